@@ -1,0 +1,68 @@
+# make run and make test are all a newcomer needs; every other chore has a word below.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+UV_VERSION := 0.13.8
+UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
+PYTHON ?= $(firstword $(foreach v,3.13 3.12 3.11,$(shell command -v python$(v))) python3)
+
+.PHONY: help install run test lint format check doctor bench lab lab-tools lock docs clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: .venv/.installed ## make the environment .venv (the command is .venv/bin/stallscope)
+
+run: .venv/.installed ## start the agent on this machine; ends with Ctrl-C
+	.venv/bin/stallscope run
+
+test: .venv/.installed ## unit and integration tests
+	.venv/bin/lint-imports --no-logo > /dev/null
+	.venv/bin/pytest
+
+lint: .venv/.installed ## ruff, mypy, import-linter
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports --no-logo
+
+format: .venv/.installed ## let ruff lay out the code
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+check: lint test ## what CI runs
+
+doctor: .venv/.installed ## measure this machine for 30 s and print what is found
+	.venv/bin/stallscope doctor
+
+bench: .venv/.installed ## cost and latency of the agent, beside a node_exporter (about 6 minutes)
+	.venv/bin/python -m tests.bench
+
+lab: .venv/.installed ## real quotas, gVisor and a guest kernel against the real agent
+	.venv/bin/python -m tests.lab
+
+lab-tools: .venv/.installed ## install what the lab needs and can be installed by name (root)
+	.venv/bin/python -m tests.lab.tools
+
+docs: .venv/.installed ## write the generated pages docs/findings.md and docs/metrics.md anew
+	.venv/bin/python -m tests.unit.reference
+
+lock: $(UV) ## resolve the dependencies anew into uv.lock
+	$(UV) lock --upgrade
+
+clean: ## remove everything that make made
+	rm -rf .venv .tools build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# Byte code is compiled at once: without it a start at a 5 % quota takes 23 s instead of 6 s.
+.venv/.installed: uv.lock pyproject.toml | $(UV)
+	$(UV) sync --frozen --python $(PYTHON) --compile-bytecode
+	.venv/bin/python -m compileall -q agent probes exporters
+	@touch $@
+
+# A fresh Debian has python3 without venv; root may install it, others are told.
+.tools/bin/uv:
+	@$(PYTHON) -m venv .tools 2>/dev/null || { rm -rf .tools; \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -q && apt-get install -qy --no-install-recommends python3-venv && $(PYTHON) -m venv .tools; \
+	  else echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; fi; }
+	.tools/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)

@@ -1,0 +1,215 @@
+"""The composition root: builds every part from the settings and runs them in one loop.
+
+Order matters at start-up.  The socket is bound first, so that a taken port is an error before anything
+runs.  The platform is looked at next, because the child's plan depends on what can be believed here.
+The child is started before the heavy imports, so that it measures while they load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from agent import __version__
+from agent.config import Config
+from agent.cost import Cost
+from agent.diagnosis import Change, Engine
+from agent.history import History
+from agent.report import AgentSelf, Report
+from agent.rules import RULES
+from agent.schedule import Pulse, Schedule
+from exporters.state import SlotCount, Snapshot, State
+from probes.cgroup import CgroupProbe, throttle_files
+from probes.cgroup_places import locate
+from probes.platform import PlatformProbe, PlatformReading
+from probes.reading import NoData, Reading
+from probes.requests import InFlight, RequestsProbe
+from probes.suspension import SuspensionProbe
+
+#: Time between two spins of each length where the kernel's own counters can be believed, and where not:
+#: there the ladder is climbed from time to time, because nothing else would show a mild quota.
+SPIN_EVERY_SEEN = (20.0, 0.0, 0.0, 0.0)
+SPIN_EVERY_BLIND = (12.0, 180.0, 900.0, 3600.0)
+
+
+class Agent:
+    """Everything that runs, except the HTTP server and the signals: those are ``cli``'s."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        root: Path = Path("/"),
+        environ: Mapping[str, str] = os.environ,
+        on_reading: Callable[[Reading], None] = lambda _: None,
+        on_report: Callable[[Report, Sequence[Change]], None] = lambda _r, _c: None,
+    ) -> None:
+        self.config = config
+        self.state = State()
+        self.in_flight = InFlight()
+        self._root, self.on_reading, self._on_report = root, on_reading, on_report
+        self.history = History(config.history.seconds)
+        self.pulse = Pulse()
+        self.platform = PlatformProbe(root=root, environ=environ)
+        self.suspension = SuspensionProbe(
+            self._child_settings, trust=self._trust, witness=self.pulse.ran_between, root=root
+        )
+        self.cost = Cost(lambda: self.suspension.child_pid)
+        self.schedule = Schedule(self.history, self._after, over_budget=self._over_budget)
+        rules = [rule for rule in RULES if rule.id not in config.rules.disabled]
+        self.engine = Engine(self.history, rules=rules)
+        self._version = 0
+        self.lines_dropped: Callable[[], int] = lambda: 0
+        self._add_probes()
+
+    def _add_probes(self) -> None:
+        config = self.config
+        self.schedule.add(self.suspension, config.suspension.every_seconds)
+        self.schedule.add(CgroupProbe(root=self._root), config.cgroup.every_seconds)
+        if config.app.process or config.app.pid:
+            self.schedule.add(
+                AppCgroupProbe(config.app.process, config.app.pid, self._root), config.cgroup.every_seconds
+            )
+        requests = config.requests
+        probe = RequestsProbe(
+            self.in_flight, file=requests.file, url=requests.metrics_url, metric=requests.metric,
+            timeout=requests.timeout_seconds,
+        )  # fmt: skip
+        self.schedule.add(probe, requests.every_seconds, requests.timeout_seconds + 1)
+        self.schedule.add(self.platform, config.platform.every_seconds, 5)
+
+    def _trust(self) -> dict[str, bool | None]:
+        platform = self.history.latest(PlatformReading)
+        return {name: trust.counts for name, trust in platform.counters.items()} if platform else {}
+
+    def _blind(self) -> bool:
+        """Whether the kernel's counters could miss a suspension here, so that spins must look for it."""
+        platform = self.history.latest(PlatformReading)
+        trust = self._trust()
+        seen = all(trust.get(name) for name in ("cgroup_throttled", "run_delay", "steal"))
+        return not seen or (platform is not None and platform.environment.startswith("cloud_run"))
+
+    def _child_settings(self) -> str:
+        settings, blind, trust = self.config.suspension, self._blind(), self._trust()
+        every = settings.spin_every_seconds or (SPIN_EVERY_BLIND if blind else SPIN_EVERY_SEEN)
+        parts = [
+            f"interval={settings.heartbeat_seconds}",
+            f"jitter={settings.heartbeat_seconds * 0.83:.4f}",
+            f"budget={settings.budget_ratio}",
+            f"levels={','.join(map(str, settings.spin_seconds))}",
+            f"every={','.join(map(str, every))}",
+            f"climb={int(blind)}",
+            f"root={self._root}",
+            f"ticks={int(trust.get('lost_ticks') is not False)}",
+        ]
+        if trust.get("cgroup_throttled"):
+            with contextlib.suppress(OSError):
+                files = throttle_files(locate(self._root))
+                rows = (f"{f.version}|{f.stat}|{f.quota}|{f.period}" for f in files)
+                parts.append("cgroups=" + ",".join(row for row in rows if not set(row) & set(",;")))
+        return ";".join(parts)
+
+    def _over_budget(self) -> bool:
+        ratio = self.cost.ratio()
+        return ratio is not None and ratio > self.config.budget.cpu_ratio
+
+    async def start(self) -> None:
+        """Look at the platform and start the child.  Raises OSError when no process can be started."""
+        self.history.add(await self.platform.read())
+        self.suspension.start()
+        self.state.child_alive = True
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.pulse.run())
+            group.create_task(self.schedule.run())
+
+    async def aclose(self) -> None:
+        """End the child and close the probes."""
+        await self.schedule.aclose()
+
+    def _after(self, readings: Sequence[Reading]) -> None:
+        self.pulse.note()
+        for reading in readings:
+            self.on_reading(reading)
+        self.publish()
+
+    def publish(self) -> Report:
+        """Judge the history now and swap the new report in."""
+        cpu_seconds, memory = self.cost.measure()
+        this = AgentSelf(
+            __version__, round(self.cost.uptime_seconds, 1), round(cpu_seconds, 3), memory, self.schedule.skipped
+        )
+        report, changes = self.engine.evaluate(this)
+        self._version += 1
+        platform = self.history.latest(PlatformReading)
+        self.state.child_alive = self.suspension.child_pid is not None
+        self.state.snapshot = Snapshot(
+            version=self._version,
+            report=report,
+            verdicts=dict(self.engine.verdicts()),
+            slots=tuple(
+                SlotCount(e.probe.name, e.probe.target, dict(e.outcomes), e.last_success) for e in self.schedule.entries
+            ),
+            loop_lateness_seconds=self.pulse.lateness_seconds,
+            platform_labels=platform.labels if platform is not None else {},
+            lines_dropped=self.lines_dropped(),
+        )
+        self._on_report(report, changes)
+        return report
+
+
+class AppCgroupProbe:
+    """The cgroup of the app's process, found by pid or by name in a shared PID namespace."""
+
+    name = "cgroup"
+    target = "app"
+    reading_type = CgroupProbe.reading_type
+
+    def __init__(self, process: str, pid: int | None, root: Path) -> None:
+        self._process, self._pid, self._root = process, pid, root
+        self._found: tuple[int, CgroupProbe] | None = None
+
+    async def read(self) -> Reading:
+        """Find the process again when it is gone, and read its groups."""
+        pid = self._pid or self._search()
+        if pid is None:
+            raise NoData(
+                f"no process named {self._process!r} can be seen",
+                "shareProcessNamespace: true in the pod, or app.pid",
+            )
+        if self._found is None or self._found[0] != pid:
+            self._found = (pid, CgroupProbe("app", root=self._root, pid=str(pid)))
+        return await self._found[1].read()
+
+    def _search(self) -> int | None:
+        if self._found is not None and self._comm(self._found[0]) == self._process:
+            return self._found[0]
+        pids = (int(entry) for entry in os.listdir(self._root / "proc") if entry.isdigit())
+        return next((pid for pid in sorted(pids) if self._comm(pid) == self._process), None)
+
+    def _comm(self, pid: int) -> str:
+        try:
+            return (self._root / f"proc/{pid}/comm").read_text().strip()
+        except OSError:
+            return ""
+
+    async def aclose(self) -> None:
+        """Nothing is held open."""
+
+
+def for_doctor(config: Config) -> Config:
+    """The settings for one short, attentive look: closer slots, and spins up to the longest in seconds."""
+    tree = config.model_dump()
+    tree["suspension"] |= {
+        "every_seconds": 1.0,
+        "budget_ratio": 0.05,
+        "spin_every_seconds": tree["suspension"]["spin_every_seconds"] or (2.5, 6.0, 12.0, 25.0),
+    }
+    tree["cgroup"]["every_seconds"] = tree["requests"]["every_seconds"] = 1.0
+    tree["budget"]["cpu_ratio"] = 0.5
+    return Config.model_validate(tree)

@@ -1,0 +1,179 @@
+"""Where the wall time went: parts that add up to the whole, for the CPU.
+
+*What is estimated.*  The share of wall time in which work that was ready to run in this container did
+not run.  The heartbeat samples it: its targets are spread evenly over time, so the share of targets
+whose wake-up came late estimates the suspended share.  Lateness below ``LATE_SECONDS`` is not seen;
+in a gap of length G only targets in its first ``G - LATE`` are late, so the share is divided by
+``(G - LATE) / G``, with G recovered from the mean lateness of the late ones, ``G = 2 mean - LATE``
+(lateness is uniform over a gap).
+
+*Whose fault it was.*  Around each gap the child reads the kernel's counters.  Throttled time is the
+quota's; run delay beyond it is contention's; what neither explains belongs to the hypervisor when
+steal or lost ticks cover it, to a freeze when it was one gap of more than a second, and is *unknown*
+otherwise.  Where a counter cannot count, its part stays in *unknown*: nothing is guessed into a cause.
+
+In an idle container nothing waits, so nothing is suspended: the breakdown says so, truthfully, and
+:func:`spin_view` says what a burst of work would meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.history import History
+from probes.spinner import LATE_SECONDS, STOP_GAP_SECONDS
+from probes.suspension import LONG_GAP_SECONDS, SuspensionReading, Window
+
+RUNNING = "running"
+#: Part names, in the order in which they are shown.
+PARTS = (
+    RUNNING,
+    "suspended_quota",
+    "suspended_hypervisor",
+    "suspended_contention",
+    "suspended_freeze",
+    "suspended_unknown",
+)
+#: Lost ticks come in 10 ms grains: below this much, or this share of the wall, they say nothing.
+LOST_FLOOR_SECONDS = 0.03
+LOST_FLOOR_SHARE = 0.1
+#: Above this the correction for short gaps would amplify noise.
+MOST_CORRECTION = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Causes:
+    """Seconds of gaps by cause; ``unknown`` is what no counter explains."""
+
+    quota: float = 0.0
+    contention: float = 0.0
+    hypervisor: float = 0.0
+    freeze: float = 0.0
+    unknown: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All gap seconds."""
+        return self.quota + self.contention + self.hypervisor + self.freeze + self.unknown
+
+    def __add__(self, other: Causes) -> Causes:
+        return Causes(
+            self.quota + other.quota,
+            self.contention + other.contention,
+            self.hypervisor + other.hypervisor,
+            self.freeze + other.freeze,
+            self.unknown + other.unknown,
+        )
+
+
+def attribute(window: Window) -> Causes:
+    """The gap seconds of one window, by cause, from the counters around the gaps."""
+    gap = window.gap_seconds
+    if gap <= 0:
+        return Causes()
+    quota = min(gap, window.throttled or 0.0)
+    contention = min(gap - quota, max(0.0, (window.run_delay or 0.0) - quota))
+    rest = gap - quota - contention
+    hypervisor = freeze = 0.0
+    if window.longest > LONG_GAP_SECONDS and rest > gap / 2:
+        freeze = rest
+    elif window.spin:
+        taken = (window.steal or 0.0) + (window.lost or 0.0)
+        wall = window.end - window.start
+        if taken >= LOST_FLOOR_SECONDS and taken >= LOST_FLOOR_SHARE * wall:
+            hypervisor = min(rest, taken) if taken < rest * 0.6 else rest
+    return Causes(quota, contention, hypervisor, freeze, rest - hypervisor - freeze)
+
+
+def suspended_share(beats: Sequence[Window]) -> float:
+    """The heartbeat's estimate of the suspended share of these windows; 0.0 without samples."""
+    samples = sum(w.samples for w in beats)
+    late = sum(w.gaps for w in beats)
+    if not late:
+        return 0.0
+    mean = sum(w.gap_seconds for w in beats) / late
+    length = 2 * mean - LATE_SECONDS
+    correction = length / (length - LATE_SECONDS) if length > 2 * LATE_SECONDS else MOST_CORRECTION
+    return min(1.0, late / samples * min(MOST_CORRECTION, correction))
+
+
+@dataclass(frozen=True, slots=True)
+class CpuBreakdown:
+    """Shares of wall time (they sum to 1) and what they rest on."""
+
+    shares: Mapping[str, float]
+    samples: int
+    late: int
+    seconds: float
+
+    @property
+    def suspended(self) -> float:
+        """Share of wall time in which ready work did not run."""
+        return 1.0 - self.shares[RUNNING]
+
+
+def cpu(history: History, seconds: float) -> CpuBreakdown | None:
+    """The CPU breakdown of the last ``seconds``; ``None`` while there is no heartbeat."""
+    readings = history.window(SuspensionReading, seconds)
+    windows = [w for reading in readings for w in reading.windows]
+    beats = [w for w in windows if not w.spin]
+    samples = sum(w.samples for w in beats)
+    if not samples:
+        return None
+    share = suspended_share(beats)
+    causes = sum((attribute(w) for w in beats), Causes())
+    causes = _assign_unknown(causes, share, readings, [w for w in windows if w.spin])
+    total = causes.total or 1.0
+    parts = (causes.quota, causes.hypervisor, causes.contention, causes.freeze, causes.unknown)
+    suspended = dict(zip(PARTS[1:], (share * part / total for part in parts), strict=True))
+    shares = {RUNNING: 1.0 - sum(suspended.values()), **suspended}
+    return CpuBreakdown(shares, samples, sum(w.gaps for w in beats), sum(w.end - w.start for w in beats))
+
+
+def _assign_unknown(
+    causes: Causes, share: float, readings: Sequence[SuspensionReading], spins: Iterable[Window]
+) -> Causes:
+    """Give the heartbeats' unexplained gaps to the hypervisor as far as spins or ticks say so.
+
+    A heartbeat alone cannot tell: the clock ticks of a sleeping vCPU are not lost.  The spins around it
+    can, and so can the ticks lost over the whole time on a busy vCPU.
+    """
+    if causes.unknown <= 0:
+        return causes
+    felt = sum((attribute(w) for w in spins), Causes())
+    told = felt.hypervisor + felt.unknown
+    fraction = felt.hypervisor / told if told else 0.0
+    wall = sum(r.seconds for r in readings)
+    taken = sum((r.steal_seconds or 0.0) + (r.lost_seconds or 0.0) for r in readings)
+    unexplained = share * wall * causes.unknown / causes.total
+    if taken > max(LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE * wall):
+        fraction = max(fraction, min(1.0, taken / unexplained))
+    moved = causes.unknown * fraction
+    return Causes(causes.quota, causes.contention, causes.hypervisor + moved, causes.freeze, causes.unknown - moved)
+
+
+@dataclass(frozen=True, slots=True)
+class SpinView:
+    """What short bursts of CPU met: the latest spins, newest last, with the causes of their gaps."""
+
+    spins: tuple[Window, ...]
+    causes: Causes
+    wall: float
+
+    @property
+    def available(self) -> float | None:
+        """Share of the spins' wall time in which they ran; ``None`` without spins."""
+        return max(0.0, 1.0 - self.causes.total / self.wall) if self.wall else None
+
+    def with_cause(self, part: str, least: float = STOP_GAP_SECONDS) -> tuple[Window, ...]:
+        """The spins in which this cause took at least ``least`` seconds."""
+        return tuple(w for w in self.spins if getattr(attribute(w), part) >= least)
+
+
+def spin_view(history: History, seconds: float, most: int = 1000) -> SpinView:
+    """The last ``most`` spins of the last ``seconds``."""
+    windows = (w for reading in history.window(SuspensionReading, seconds) for w in reading.windows)
+    spins = tuple(w for w in windows if w.spin)[-most:]
+    causes = sum((attribute(w) for w in spins), Causes())
+    return SpinView(spins, causes, sum(w.end - w.start for w in spins))

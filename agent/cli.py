@@ -1,0 +1,205 @@
+"""The command line: ``run``, ``doctor``, ``report``, ``check-config``, ``explain``.
+
+Exit codes: 0 done (doctor: healthy), 1 findings, 2 cannot tell, 64 wrong usage, 69 something needed is
+not available (port taken, agent not reachable), 78 unusable settings.  No fault ends as a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from agent import __version__
+from agent.exits import BAD_CONFIG, CANNOT_TELL, FINDINGS, HEALTHY, UNAVAILABLE, USAGE
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, f"{self.prog}: {message}\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.  Returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        code: int = arguments.command(arguments)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output is gone (a pager that was closed): no news, and no traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def script() -> NoReturn:
+    """The ``stallscope`` command."""
+    sys.exit(main())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="stallscope",
+        description="Why is this service slow: database, network, CPU taken away, or logs piling up?",
+    )
+    parser.add_argument("--version", action="version", version=f"stallscope {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    settings = _Parser(add_help=False)
+    settings.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML")
+    settings.add_argument(
+        "--set", action="append", default=[], type=_pair, metavar="SECTION.KEY=VALUE", help="one setting; repeatable"
+    )
+    output = _Parser(add_help=False)
+    output.add_argument("--json", action="store_true", help="machine-readable output")
+
+    run = commands.add_parser("run", parents=[settings, output], help="measure and serve until told to stop")
+    run.add_argument("--listen", metavar="HOST:PORT", help="address of the pages (default 127.0.0.1:9768)")
+    run.set_defaults(command=_run)
+
+    doctor = commands.add_parser("doctor", parents=[settings, output], help="measure now and print a report")
+    doctor.add_argument(
+        "--for", dest="seconds", type=_duration, default=30.0, metavar="DURATION", help="how long (default 30s)"
+    )
+    doctor.set_defaults(command=_doctor)
+
+    report = commands.add_parser("report", parents=[output], help="the report of a running agent")
+    report.add_argument("url", metavar="URL", help="the agent's address, like http://127.0.0.1:9768")
+    report.set_defaults(command=_report)
+
+    check = commands.add_parser("check-config", parents=[settings, output], help="check the settings and show them")
+    check.set_defaults(command=_check_config)
+
+    explain = commands.add_parser("explain", parents=[output], help="what a finding means and how it is judged")
+    explain.add_argument("rule", nargs="?", metavar="RULE", help="one rule (default: list them)")
+    explain.set_defaults(command=_explain)
+    return parser
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or "." not in key:
+        raise argparse.ArgumentTypeError(f"{text!r} is not SECTION.KEY=VALUE")
+    return key.strip(), value.strip()
+
+
+def _duration(text: str) -> float:
+    """Seconds of ``30``, ``30s``, ``2m``; 3 s to 1 h."""
+    unit = {"s": 1.0, "m": 60.0}.get(text[-1:], 0.0)
+    number = text[:-1] if unit else text
+    try:
+        seconds = float(number) * (unit or 1.0)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration like 30s or 2m") from None
+    if not 3 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} must be 3s to 60m")
+    return seconds
+
+
+def _load(arguments: argparse.Namespace) -> Any:
+    """The settings, or ``None`` after every fault was printed."""
+    from agent.config import ConfigError, load  # noqa: PLC0415 - pydantic, not needed by every command
+    from agent.rules import BY_ID  # noqa: PLC0415 - same
+
+    flags = list(arguments.set)
+    if getattr(arguments, "listen", None):
+        flags.append(("http.listen", arguments.listen))
+    try:
+        return load(arguments.config, os.environ, flags, known_rules=tuple(BY_ID))
+    except ConfigError as error:
+        for fault in error.faults:
+            print(f"stallscope: {fault}", file=sys.stderr)
+        return None
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    config = _load(arguments)
+    if config is None:
+        return BAD_CONFIG
+    from agent.service import serve_until_stopped  # noqa: PLC0415 - the whole agent
+
+    return asyncio.run(serve_until_stopped(config, as_json=arguments.json or not sys.stdout.isatty()))
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    config = _load(arguments)
+    if config is None:
+        return BAD_CONFIG
+    from agent.examination import examine  # noqa: PLC0415 - the whole agent
+
+    try:
+        report = asyncio.run(examine(config, arguments.seconds, progress=sys.stderr))
+    except OSError as error:
+        print(f"stallscope: cannot measure: {error.strerror or error}", file=sys.stderr)
+        return UNAVAILABLE
+    return _show(report, arguments.json)
+
+
+def _show(report: dict[str, Any], as_json: bool) -> int:
+    from exporters import console  # noqa: PLC0415 - only for output
+
+    if as_json:
+        print(json.dumps(report, indent=2))
+    else:
+        print(console.render(report, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ), end="")
+    if report["findings"]:
+        return FINDINGS
+    return CANNOT_TELL if report["verdict"].startswith("Cannot tell") else HEALTHY
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from agent.remote import Unreachable, get_report  # noqa: PLC0415 - urllib, only here
+
+    try:
+        report = get_report(arguments.url)
+    except Unreachable as error:
+        print(f"stallscope: {error}", file=sys.stderr)
+        return UNAVAILABLE
+    return _show(report, arguments.json)
+
+
+def _check_config(arguments: argparse.Namespace) -> int:
+    config = _load(arguments)
+    if config is None:
+        return BAD_CONFIG
+    from agent.config import history_bytes, predicted_cpu_ratio  # noqa: PLC0415 - after the check
+
+    if arguments.json:
+        print(json.dumps(config.model_dump(mode="json"), indent=2))
+        return HEALTHY
+    for section, values in config.model_dump(mode="json").items():
+        print(f"[{section}]")
+        for key, value in values.items():
+            shown = "# unset" if value is None else json.dumps(value)
+            print(f"{'# ' if value is None else ''}{key} = {shown}")
+        print()
+    print(
+        f"# at most about {predicted_cpu_ratio(config) * 3600:.1f} CPU-seconds per hour, "
+        f"history of at most {history_bytes(config) / 2**20:.1f} MiB"
+    )
+    return HEALTHY
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from agent.explain import as_json, as_text, overview  # noqa: PLC0415 - only here
+    from agent.rules import BY_ID, RULES  # noqa: PLC0415 - same
+
+    if arguments.rule is None:
+        print(json.dumps([as_json(rule) for rule in RULES], indent=2) if arguments.json else overview(RULES), end="\n")
+        return HEALTHY
+    if arguments.rule not in BY_ID:
+        print(f"stallscope: no such rule {arguments.rule!r}; known: {', '.join(BY_ID)}", file=sys.stderr)
+        return USAGE
+    rule = BY_ID[arguments.rule]
+    print(json.dumps(as_json(rule), indent=2) if arguments.json else as_text(rule))
+    return HEALTHY
+
+
+if __name__ == "__main__":
+    script()

@@ -1,0 +1,276 @@
+"""From verdicts to one Report: runs every rule, decides UNKNOWN and hysteresis once for all.
+
+A rule is asked at every wake-up of the schedule.  Below half coverage of what it needs the answer is
+UNKNOWN, whatever it says.  A finding appears after ``for_seconds`` of present and disappears after
+``clear_seconds`` of absent; an unknown in between ends it at once, because nobody can vouch for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from agent import breakdown
+from agent.history import History
+from agent.report import (
+    AgentSelf,
+    Breakdown,
+    CannotSee,
+    Check,
+    Finding,
+    Report,
+    RuledOut,
+    Status,
+    UnknownRule,
+)
+from agent.rules import RULES
+from agent.rules.rule import Absent, Judgement, Present, Rule, Unknown
+from probes.cgroup import CgroupReading
+from probes.platform import PlatformReading
+from probes.suspension import SuspensionReading
+
+_log = logging.getLogger("stallscope.diagnosis")
+
+Verdict = Literal["present", "absent", "unknown"]
+LEAST_COVERAGE = 0.5
+BREAKDOWN_SECONDS = 60.0
+_SEVERITIES = ("info", "warning", "critical")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A rule's verdict changed: what the JSON log and the terminal tell."""
+
+    rule: str
+    before: Verdict
+    now: Verdict
+    finding: Finding | None
+
+
+@dataclass(slots=True)
+class _State:
+    verdict: Verdict = "unknown"
+    pending: float | None = None
+    clearing: float | None = None
+    since: float = 0.0
+    last: Present | None = None
+
+
+class Engine:
+    """Judges the history.  ``clock`` is monotonic, ``wall`` is seconds since the epoch."""
+
+    def __init__(
+        self,
+        history: History,
+        *,
+        rules: Sequence[Rule] = RULES,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.rules = tuple(rules)
+        self._history, self._clock, self._wall = history, clock, wall
+        self._states = {rule.id: _State() for rule in self.rules}
+
+    def evaluate(self, agent: AgentSelf) -> tuple[Report, list[Change]]:
+        """Judge every rule now and build the report."""
+        answers: dict[str, Judgement] = {}
+        before = {rule.id: self._states[rule.id].verdict for rule in self.rules}
+        for rule in self.rules:
+            answers[rule.id] = self._settle(rule, self._ask(rule))
+        report = self._report(answers, agent)
+        shown = {finding.rule: finding for finding in report.findings}
+        changes = [
+            Change(rule.id, before[rule.id], now, shown.get(rule.id))
+            for rule in self.rules
+            if (now := self._states[rule.id].verdict) != before[rule.id]
+        ]
+        return report, changes
+
+    def verdicts(self) -> Mapping[str, Verdict]:
+        """The present verdict of every rule."""
+        return {rule: state.verdict for rule, state in self._states.items()}
+
+    def _ask(self, rule: Rule) -> Judgement:
+        for need in rule.needs:
+            coverage = self._history.coverage(need, rule.span_seconds)
+            if coverage < LEAST_COVERAGE:
+                because, remedy = self._history.why_missing(need, rule.span_seconds)
+                share = f"only {coverage:.0%} of the due {need.probe} slots carried data" if coverage else ""
+                return Unknown(because or share or f"no {need.probe} reading yet", remedy)
+        try:
+            return rule.judge(self._history)
+        except Exception as error:  # a defect in one rule must not silence the others
+            _log.debug("rule %s failed", rule.id, exc_info=True)
+            return Unknown(f"the rule itself failed: {type(error).__name__}", "report this as a bug")
+
+    def _settle(self, rule: Rule, judgement: Judgement) -> Judgement:
+        """Apply hysteresis; returns the judgement to report."""
+        state, now = self._states[rule.id], self._clock()
+        if isinstance(judgement, Present):
+            state.clearing = None
+            state.pending = now if state.pending is None else state.pending
+            if state.verdict != "present" and now - state.pending < rule.for_seconds:
+                return Absent(f"seen for {now - state.pending:.0f} s, reported after {rule.for_seconds:g} s")
+            if state.verdict != "present":
+                state.since = judgement.started if judgement.started is not None else state.pending
+            state.verdict, state.last = "present", judgement
+            return judgement
+        state.pending = None
+        if isinstance(judgement, Absent) and state.verdict == "present" and state.last is not None:
+            state.clearing = now if state.clearing is None else state.clearing
+            if now - state.clearing < rule.clear_seconds:
+                return state.last
+        state.clearing = None
+        state.verdict = "absent" if isinstance(judgement, Absent) else "unknown"
+        return judgement
+
+    def _report(self, answers: Mapping[str, Judgement], agent: AgentSelf) -> Report:
+        present = {rule: a for rule, a in answers.items() if isinstance(a, Present)}
+        findings = tuple(
+            sorted(
+                (self._finding(rule, present) for rule in self.rules if rule.id in present),
+                key=lambda f: (f.explained_by is not None, -_SEVERITIES.index(f.severity), -f.confidence),
+            )
+        )
+        blind = [r.id for r in self.rules if r.vital and isinstance(answers[r.id], Unknown)]
+        unknown = tuple(UnknownRule(rule, a.because, a.remedy) for rule, a in answers.items() if isinstance(a, Unknown))
+        status: Status = "warn" if blind else "pass"
+        if findings:
+            worst = max(_SEVERITIES.index(f.severity) for f in findings)
+            status = "fail" if worst == 2 else "warn" if worst == 1 or blind else "pass"
+        cpu = breakdown.cpu(self._history, BREAKDOWN_SECONDS)
+        platform = self._history.latest(PlatformReading)
+        return Report(
+            status=status,
+            verdict=self._sentence(findings, answers, bool(blind), cpu),
+            generated=self._stamp(self._clock()),
+            findings=findings,
+            ruled_out=tuple(
+                RuledOut(rule, a.because, a.evidence) for rule, a in answers.items() if isinstance(a, Absent)
+            ),
+            unknown=unknown,
+            cannot_see=_cannot_see(platform, self._history),
+            breakdown=Breakdown({part: round(share, 4) for part, share in cpu.shares.items()} if cpu else {}),
+            platform=platform.summary if platform is not None else {},
+            agent=agent,
+            checks=self._checks(cpu, findings, status),
+        )
+
+    def _finding(self, rule: Rule, present: Mapping[str, Present]) -> Finding:
+        judgement = present[rule.id]
+        above = next((r.id for r in self.rules if rule.id in r.explains and r.id in present), None)
+        return Finding(
+            rule=rule.id,
+            title=rule.title,
+            severity=judgement.severity,
+            confidence=judgement.confidence,
+            since=self._stamp(self._states[rule.id].since),
+            scope=judgement.scope,
+            evidence=judgement.evidence,
+            advice=judgement.advice,
+            disproof=rule.disproof,
+            explained_by=above,
+        )
+
+    def _sentence(
+        self,
+        findings: Sequence[Finding],
+        answers: Mapping[str, Judgement],
+        blind: bool,
+        cpu: breakdown.CpuBreakdown | None,
+    ) -> str:
+        causes = [f for f in findings if f.explained_by is None]
+        if causes:
+            said = "; ".join(f"{f.title.lower()}: {f.evidence[0].text}" for f in causes[:3])
+            return f"{said[0].upper()}{said[1:]}."
+        if blind or cpu is None:
+            reasons = [a.because for a in answers.values() if isinstance(a, Unknown)]
+            return f"Cannot tell yet: {reasons[0] if reasons else 'nothing has been measured'}."
+        view = breakdown.spin_view(self._history, 300.0)
+        available = min(cpu.shares[breakdown.RUNNING], view.available if view.available is not None else 1.0)
+        return (
+            f"Nothing takes the CPU away: it was available {available:.1%} of the time whenever it was wanted. "
+            "Changing the billing mode or the CPU limit will not help."
+        )
+
+    def _checks(
+        self, cpu: breakdown.CpuBreakdown | None, findings: Sequence[Finding], status: Status
+    ) -> dict[str, tuple[Check, ...]]:
+        """``checks`` of application/health+json: the numbers behind the status."""
+        now = self._stamp(self._clock())
+        checks: dict[str, tuple[Check, ...]] = {}
+        if cpu is not None:
+            checks["cpu:suspended"] = (Check("system", status, now, round(cpu.suspended, 4), "ratio"),)
+        for need in {need for rule in self.rules for need in rule.needs}:
+            covered = self._history.coverage(need, BREAKDOWN_SECONDS)
+            ok: Status = "pass" if covered >= LEAST_COVERAGE else "warn"
+            because = self._history.why_missing(need, BREAKDOWN_SECONDS)[0] if ok == "warn" else None
+            checks[f"{need.probe}:coverage"] = (Check("component", ok, now, round(covered, 3), "ratio", because),)
+        for finding in findings:
+            bad: Status = "fail" if finding.severity == "critical" else "warn"
+            first = finding.evidence[0]
+            checks[f"finding:{finding.rule}"] = (
+                Check("system", "pass" if finding.severity == "info" else bad, now, first.value, first.unit, first.text),
+            )  # fmt: skip
+        return dict(sorted(checks.items()))
+
+    def _stamp(self, monotonic: float) -> str:
+        """RFC 3339 of a monotonic instant: computed now, so a stepped clock moves all stamps alike."""
+        epoch = self._wall() - (self._clock() - monotonic)
+        return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _cannot_see(platform: PlatformReading | None, history: History) -> tuple[CannotSee, ...]:
+    """What is out of sight from here, whatever the rules say."""
+    found = []
+    if platform is not None:
+        found = [
+            CannotSee(name, trust.because, trust.remedy)
+            for name, trust in platform.counters.items()
+            if not trust.counts
+        ]
+        if platform.environment == "kubernetes" and "app" not in history.targets(CgroupReading):
+            found.append(
+                CannotSee(
+                    "the CPU limits of other containers of this pod",
+                    "each container has its own quota, and this agent sees the one it runs in",
+                    "shareProcessNamespace: true and app.process = NAME, or run inside the app's container",
+                )
+            )
+    for kind in (SuspensionReading, CgroupReading):
+        missing = history.latest(kind)
+        if missing is not None:
+            found.extend(
+                CannotSee(f"{kind.probe} {field.replace('_', ' ')}", reason, "")
+                for field, reason in missing.unseen.items()
+                if field not in _UNREMARKABLE
+            )
+    found.append(
+        CannotSee(
+            "a pause that stops the guest's clock too",
+            "no clock in here moves while it lasts",
+            "compare with a clock outside, such as a database server's",
+        )
+    )
+    return tuple(found)
+
+
+#: Reasons that say "there is none" or "not in this slot", which is an answer and not a blind spot.
+_UNREMARKABLE = frozenset({"work_share_ratio", "cpu_limit_cores", "memory_limit_lowest_bytes", "cpu_clock_counts"})
+
+
+def as_event(change: Change) -> dict[str, Any]:
+    """A change as plain data for a log line."""
+    finding = change.finding
+    return {
+        "rule": change.rule,
+        "before": change.before,
+        "now": change.now,
+        "severity": finding.severity if finding else None,
+        "evidence": [e.text for e in finding.evidence] if finding else [],
+        "advice": list(finding.advice.changes) if finding else [],
+    }

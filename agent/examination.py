@@ -1,0 +1,47 @@
+"""One short, attentive look without a server: ``stallscope doctor``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Any, TextIO
+
+from agent.app import Agent, for_doctor
+from agent.config import Config
+from agent.report import to_json
+
+
+async def examine(config: Config, seconds: float, progress: TextIO) -> dict[str, Any]:
+    """Measure for ``seconds`` and return the report's JSON form.  Raises OSError when no child can be started."""
+    agent = Agent(for_doctor(config))
+    await agent.start()
+    task = asyncio.create_task(agent.run())
+    try:
+        await _wait(seconds, progress, task)
+        return to_json(agent.publish())
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await agent.aclose()
+
+
+async def _wait(seconds: float, progress: TextIO, task: asyncio.Task[None]) -> None:
+    """Let time pass and show it: one moving line on a terminal, a word every ten seconds elsewhere."""
+    start, terminal, said = time.monotonic(), progress.isatty(), -1
+    while (passed := time.monotonic() - start) < seconds and not task.done():
+        if terminal:
+            done = round(passed / seconds * 30)
+            progress.write(f"\rmeasuring {'█' * done}{'·' * (30 - done)} {passed:4.0f} of {seconds:.0f} s ")
+            progress.flush()
+        elif passed // 10 > said:
+            said = int(passed // 10)
+            progress.write(f"measuring: {passed:.0f} of {seconds:.0f} s\n")
+            progress.flush()
+        await asyncio.sleep(min(0.5, seconds - passed))
+    if terminal:
+        progress.write("\r" + " " * 64 + "\r")
+        progress.flush()
+    if task.done():
+        await task

@@ -1,0 +1,51 @@
+"""What a rule is, generated from the rule itself: ``stallscope explain`` and docs/findings.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from textwrap import fill
+from typing import Any
+
+from agent.rules.rule import Rule
+
+WIDTH = 88
+
+
+def as_json(rule: Rule) -> dict[str, Any]:
+    """The rule's data, ready for ``json.dumps``."""
+    return {
+        "rule": rule.id,
+        "title": rule.title,
+        "meaning": rule.meaning,
+        "needs": [need.probe for need in rule.needs],
+        "span_seconds": rule.span_seconds,
+        "for_seconds": rule.for_seconds,
+        "clear_seconds": rule.clear_seconds,
+        "thresholds": [{"name": t.name, "value": t.value, "unit": t.unit, "source": t.source} for t in rule.thresholds],
+        "advice": rule.advice,
+        "proved_wrong_if": rule.disproof,
+        "explains": list(rule.explains),
+    }
+
+
+def as_text(rule: Rule) -> str:
+    """The rule for a person."""
+    lines = [f"{rule.id}: {rule.title}", "", fill(rule.meaning, WIDTH), "", "Judged by"]
+    lines += [f"  {t.name}: {t.value:g} {t.unit}".rstrip() + f"  ({t.source})" for t in rule.thresholds]
+    lines += [
+        f"  over {rule.span_seconds:g} s; appears after {rule.for_seconds:g} s, clears after {rule.clear_seconds:g} s",
+        f"  needs readings of: {', '.join(need.probe for need in rule.needs)}; unknown below half coverage",
+        "",
+        fill(f"Do: {rule.advice}", WIDTH),
+        fill(f"Proved wrong if: {rule.disproof}", WIDTH),
+    ]
+    if rule.explains:
+        lines.append(fill(f"When present it explains: {', '.join(rule.explains)}", WIDTH))
+    return "\n".join(lines)
+
+
+def overview(rules: Iterable[Rule]) -> str:
+    """All rules, a line each."""
+    rows = list(rules)
+    width = max(len(rule.id) for rule in rows)
+    return "\n".join(f"{rule.id:<{width}}  {rule.title}" for rule in rows)

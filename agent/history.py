@@ -1,0 +1,83 @@
+"""Bounded memory of readings: ring buffers per reading type and target.
+
+How much is kept is a constant of the configuration (``agent.config.history_bytes``), whatever
+happens.  *Coverage* is the share of due slots that carried data: the engine answers UNKNOWN below
+one half, whatever a rule says, so a probe that mostly fails can never look like a healthy system.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar, cast
+
+from probes.reading import NoData, Reading
+
+R = TypeVar("R", bound=Reading)
+
+
+class Slot(NamedTuple):
+    """One due slot: when, and what came of it (a reading, or the reason why there is none)."""
+
+    at: float
+    reading: Reading | None
+    because: str = ""
+    remedy: str = ""
+
+
+class History:
+    """Readings of the last ``seconds``.  ``clock`` is monotonic seconds."""
+
+    def __init__(self, seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds = seconds
+        self.clock = clock
+        self._slots: dict[tuple[type[Reading], str], deque[Slot]] = {}
+
+    def add(self, reading: Reading) -> None:
+        """Remember a reading."""
+        self._append(type(reading), reading.target, Slot(self.clock(), reading))
+
+    def miss(self, reading_type: type[Reading], target: str, reason: NoData) -> None:
+        """Remember that a due slot carried no data, and why."""
+        self._append(reading_type, target, Slot(self.clock(), None, reason.because, reason.remedy))
+
+    def _append(self, reading_type: type[Reading], target: str, slot: Slot) -> None:
+        slots = self._slots.setdefault((reading_type, target), deque(maxlen=4096))
+        slots.append(slot)
+        horizon = slot.at - self.seconds
+        while slots and slots[0].at < horizon:
+            slots.popleft()
+
+    def slots(self, reading_type: type[Reading], seconds: float, target: str = "") -> list[Slot]:
+        """Every slot of the last ``seconds``, oldest first."""
+        horizon = self.clock() - seconds
+        return [slot for slot in self._slots.get((reading_type, target), ()) if slot.at >= horizon]
+
+    def window(self, reading_type: type[R], seconds: float, target: str = "") -> list[R]:
+        """The readings of the last ``seconds``, oldest first."""
+        found = (slot.reading for slot in self.slots(reading_type, seconds, target))
+        return [cast("R", reading) for reading in found if reading is not None]
+
+    def latest(self, reading_type: type[R], target: str = "") -> R | None:
+        """The newest reading, or ``None`` when there is none in the whole history."""
+        for slot in reversed(self._slots.get((reading_type, target), ())):
+            if slot.reading is not None:
+                return cast("R", slot.reading)
+        return None
+
+    def targets(self, reading_type: type[Reading]) -> list[str]:
+        """The targets that this reading type has been due for."""
+        return [target for kind, target in self._slots if kind is reading_type]
+
+    def coverage(self, reading_type: type[Reading], seconds: float, target: str = "") -> float:
+        """Share of the due slots of the last ``seconds`` that carried data; 0.0 when none was due."""
+        slots = self.slots(reading_type, seconds, target)
+        return sum(slot.reading is not None for slot in slots) / len(slots) if slots else 0.0
+
+    def why_missing(self, reading_type: type[Reading], seconds: float, target: str = "") -> tuple[str, str]:
+        """(because, remedy) of the newest slot without data in the last ``seconds``, else two blanks."""
+        for slot in reversed(self.slots(reading_type, seconds, target)):
+            if slot.reading is None:
+                return slot.because, slot.remedy
+        return "", ""

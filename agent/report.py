@@ -1,0 +1,153 @@
+"""What the agent says: immutable, serialisable, free of I/O.
+
+A :class:`Report` is built as a whole by ``agent.diagnosis`` and swapped in by one assignment, so
+whatever serves it never waits and never sees half of one.  The JSON form (:func:`to_json`) is the
+contract of ``/health`` and of every ``--json``: documented in docs/health-contract.md, checked
+against the OpenAPI schema by the tests, and stable: adding a key is allowed, renaming one is a
+breaking change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Status = Literal["pass", "warn", "fail"]
+Severity = Literal["info", "warning", "critical"]
+Scope = Literal["own container", "whole instance", "the app"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One number that speaks for or against a finding, in words and as a value with its unit."""
+
+    text: str
+    value: float | None = None
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do: the exact settings to change, what that costs and what it will not help."""
+
+    summary: str
+    changes: tuple[str, ...] = ()
+    cost: str = ""
+    will_not_help: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A rule that is present now.
+
+    ``since`` is RFC 3339 in UTC.  ``confidence`` is 0 to 1.  ``scope`` says whose CPU, memory or
+    connection it is about.  ``disproof`` is the observation that would prove the finding wrong.
+    ``explained_by`` names a more specific finding of which this one is only the mechanism.
+    """
+
+    rule: str
+    title: str
+    severity: Severity
+    confidence: float
+    since: str
+    scope: Scope
+    evidence: tuple[Evidence, ...]
+    advice: Advice
+    disproof: str
+    explained_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RuledOut:
+    """A rule that is absent, and the number that clears it."""
+
+    rule: str
+    because: str
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownRule:
+    """A rule that cannot be judged here, why, and what would make it possible."""
+
+    rule: str
+    because: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class CannotSee:
+    """Something this agent cannot observe from where it stands."""
+
+    what: str
+    because: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Where the time went: for each resource, parts that sum to the whole.
+
+    ``cpu``: shares of wall time over the breakdown window, summing to 1.0; empty while unmeasured.
+    """
+
+    cpu: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSelf:
+    """The agent's own identity and cost.  ``cpu_seconds`` covers the agent and its child since start."""
+
+    version: str
+    uptime_seconds: float
+    cpu_seconds: float
+    memory_bytes: int
+    slots_skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One entry of health+json's ``checks`` (draft-inadarei-api-health-check, section 4)."""
+
+    componentType: str  # noqa: N815 - the draft's own spelling
+    status: Status
+    time: str
+    observedValue: float | str | None = None  # noqa: N815 - the draft's own spelling
+    observedUnit: str | None = None  # noqa: N815 - the draft's own spelling
+    output: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything the agent has to say at one moment."""
+
+    status: Status
+    verdict: str
+    generated: str
+    findings: tuple[Finding, ...]
+    ruled_out: tuple[RuledOut, ...]
+    unknown: tuple[UnknownRule, ...]
+    cannot_see: tuple[CannotSee, ...]
+    breakdown: Breakdown
+    platform: Mapping[str, Any]
+    agent: AgentSelf
+    checks: Mapping[str, tuple[Check, ...]]
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """The report as plain dicts, lists, strings and numbers, ready for ``json.dumps``."""
+    plain = _plain(report)
+    assert isinstance(plain, dict)
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value

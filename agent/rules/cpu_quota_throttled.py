@@ -1,0 +1,125 @@
+"""A CPU quota (CFS bandwidth, ``cpu.max``) holds this container or the app.
+
+Two degrees.  *Harm*: ready work was held, seen by late heartbeats that throttled time explains, or by
+throttled time itself.  *Latent*: nothing but the agent's own spin has met the limit, so a burst of the
+app would be frozen too; that is said at severity ``info`` because an idle container is not slow.
+"""
+
+from __future__ import annotations
+
+from agent import breakdown
+from agent.history import History
+from agent.report import Advice, Evidence, Scope, Severity
+from agent.rules import settings
+from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from probes.cgroup import CgroupReading
+from probes.suspension import SuspensionReading, Window
+
+SPAN, LOOK_BACK = 15.0, 600.0
+SHARE = Threshold("suspended by the quota", 0.05, "ratio", "half of what an 80 % quota does to a busy app")
+SEVERE = Threshold("critical from", 0.5, "ratio", "more time frozen than running")
+PERIODS = Threshold("throttled periods", 0.1, "ratio", "with the share above; never on this ratio alone")
+
+
+def _judge(history: History) -> Judgement:
+    if (no := settings.cannot_count(history, "cgroup_throttled")) is not None:
+        return Unknown(*no)
+    found = [_target(history, target) for target in history.targets(CgroupReading)]
+    present = [j for j in found if isinstance(j, Present)]
+    order = ("info", "warning", "critical")
+    if present:
+        return max(present, key=lambda j: order.index(j.severity))
+    return found[0] if found else Unknown("no cgroup has been read yet")
+
+
+def _target(history: History, target: str) -> Judgement:
+    readings = history.window(CgroupReading, SPAN, target)
+    if not readings:
+        return Unknown(*history.why_missing(CgroupReading, SPAN, target))
+    limit = readings[-1].cpu_limit_cores
+    wall = sum(r.seconds for r in readings) or 1.0
+    throttled = _most(readings, "throttled_seconds")
+    hit, ran = _most(readings, "throttled_periods"), _most(readings, "periods")
+    own = not target
+    mine = _spins(history, SPAN) if own else []
+    by_probe = sum(w.throttled or 0.0 for w in mine)
+    cpu = breakdown.cpu(history, SPAN) if own else None
+    felt = cpu.shares["suspended_quota"] if cpu else 0.0
+    counted = max(0.0, throttled - by_probe) / wall
+    evidence = [
+        Evidence(
+            f"the kernel held this group back {throttled / wall:.2f} s per second, in {hit:.0f} of {ran:.0f} periods",
+            throttled / wall, "seconds per second",
+        ),
+        *([Evidence(f"the CPU limit is {limit:.2f} cores", limit, "cores")] if limit is not None else []),
+    ]  # fmt: skip
+    harmed = (cpu is not None and cpu.late > 1 and felt >= SHARE.value) or (
+        counted >= SHARE.value and ran and hit / ran >= PERIODS.value
+    )
+    share = min(1.0, max(felt, counted if not own else min(counted, 1.0)))
+    if harmed:
+        lead = Evidence(f"ready work was held by the quota {share:.0%} of the time", share, "ratio")
+        severity: Severity = "critical" if share >= SEVERE.value else "warning"
+        return _present(history, target, severity, 0.97, (lead, *evidence), limit)
+    proof = [w for w in _spins(history, LOOK_BACK) if _met(w)] if own else []
+    if limit is not None and limit < 1 and proof:
+        last = proof[-1]
+        text = (
+            f"a burst was stopped after {last.end - last.start - last.gap_seconds:.3f} s of CPU and frozen "
+            f"for {last.longest:.3f} s; only the agent's own probe has met the limit so far"
+        )
+        return _present(history, target, "info", 0.9, (Evidence(text, last.longest, "seconds"), *evidence), limit)
+    why = f"throttled {counted:.1%} of the time outside the agent's own probe" + (
+        f" at a limit of {limit:.2f} cores" if limit is not None else "; no CPU limit is set here"
+    )
+    return Absent(why, (Evidence(why, counted, "ratio"),))
+
+
+def _most(readings: list[CgroupReading], field: str) -> float:
+    """The counter's growth at the level where it grew most: one level's throttling shows in no other's."""
+    sums: dict[str, float] = {}
+    for reading in readings:
+        for path, value in (getattr(reading, field) or {}).items():
+            sums[path] = sums.get(path, 0.0) + value
+    return max(sums.values(), default=0.0)
+
+
+def _spins(history: History, seconds: float) -> list[Window]:
+    readings = history.window(SuspensionReading, seconds)
+    return [w for reading in readings for w in reading.windows if w.spin]
+
+
+def _met(window: Window) -> bool:
+    return window.longest >= 0.01 and (window.throttled or 0.0) >= window.longest / 2
+
+
+def _present(
+    history: History, target: str, severity: Severity, confidence: float,
+    evidence: tuple[Evidence, ...], limit: float | None,
+) -> Present:  # fmt: skip
+    whose: Scope = "the app" if target else settings.scope(history)
+    cores = max(1.0, 2 * (limit or 0.5))
+    return Present(severity, confidence, whose, evidence, Advice(
+        ADVICE, settings.raise_cpu_limit(history, cores),
+        "more CPU reserved or billed; where the limit is removed, neighbours can be slowed",
+        "a slow database or network: their waits hardly use CPU; and average CPU use says nothing here, "
+        "because a burst is stopped within one 100 ms period",
+    ))  # fmt: skip
+
+
+ADVICE = "Raise or remove the CPU limit of this container."
+
+RULE = Rule(
+    id="cpu_quota_throttled",
+    title="A CPU limit holds the work back",
+    meaning=(
+        "The kernel stops every thread of the group once it has used its quota of CPU time in a period "
+        "(100 ms), until the next period begins. Average CPU use stays low; latency does not."
+    ),
+    disproof="nr_throttled in cpu.stat of the group stands still while the app is slow",
+    needs=(SuspensionReading, CgroupReading),
+    thresholds=(SHARE, PERIODS, SEVERE),
+    span_seconds=SPAN,
+    judge=_judge,
+    advice=ADVICE,
+)

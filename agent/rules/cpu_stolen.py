@@ -1,0 +1,76 @@
+"""The hypervisor does not run this machine's CPU: steal, or clock ticks that the guest never got.
+
+A guest with a steal clock counts it.  One without cannot: CPU time runs through the gap and steal stays
+0, but ``/proc/stat`` loses ticks, because no timer interrupt arrives while the vCPU is not running.
+"""
+
+from __future__ import annotations
+
+from agent import breakdown
+from agent.history import History
+from agent.report import Advice, Evidence, Severity
+from agent.rules import settings
+from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from probes.suspension import SuspensionReading
+
+SPAN = 30.0
+SPINS_SPAN = 120.0
+SHARE = Threshold("suspended by the hypervisor", 0.05, "ratio", "above the 10 ms grain of lost ticks")
+GAP = Threshold("gap in a spin", 0.03, "seconds", "three ticks: less may be rounding")
+SEVERE = Threshold("critical from", 0.5, "ratio", "more time frozen than running")
+
+
+def _judge(history: History) -> Judgement:
+    if (no := settings.cannot_count(history, "lost_ticks")) is not None:
+        return Unknown(*no)
+    cpu = breakdown.cpu(history, SPAN)
+    if cpu is None:
+        return Unknown("no heartbeat has been seen yet")
+    felt = cpu.shares["suspended_hypervisor"]
+    view = breakdown.spin_view(history, SPINS_SPAN, most=3)
+    hits = view.with_cause("hypervisor", GAP.value)
+    spun = view.causes.hypervisor / view.wall if view.wall else 0.0
+    evidence = (
+        Evidence(f"ready work was held {felt:.0%} of the time with no scheduler delay", felt, "ratio"),
+        Evidence(
+            f"{len(hits)} of the last {len(view.spins)} spins lost {spun:.0%} of their time outside this kernel",
+            spun, "ratio",
+        ),
+    )  # fmt: skip
+    if (felt >= SHARE.value and cpu.late > 1) or len(hits) >= 2:
+        share = max(felt, spun if len(hits) >= 2 else 0.0)
+        advice = Advice(
+            ADVICE, _changes(history), "a larger or dedicated machine costs more",
+            "raising a CPU limit inside this machine, tuning the database, or more replicas on the same host",
+        )  # fmt: skip
+        severity: Severity = "critical" if share >= SEVERE.value else "warning"
+        return Present(severity, 0.85, "whole instance", evidence, advice)
+    return Absent(f"the hypervisor took {felt:.1%} of the time", evidence)
+
+
+def _changes(history: History) -> tuple[str, ...]:
+    platform = settings.where(history)
+    if platform is not None and platform.environment.startswith("cloud_run"):
+        return settings.instance_billing(history)
+    return (
+        "move to a machine type with dedicated CPU (not shared-core, not burstable)",
+        "raise the CPU limit that the host sets on this virtual machine's process",
+    )
+
+
+ADVICE = "Get this virtual machine its CPU: the limit is outside of it."
+
+RULE = Rule(
+    id="cpu_stolen",
+    title="The hypervisor takes the CPU away",
+    meaning=(
+        "This kernel believes that its CPUs ran, and the wall clock says that they did not: the host gave "
+        "them to somebody else, or limits this virtual machine."
+    ),
+    disproof="steal or lost ticks of /proc/stat stay flat over a minute in which gaps are seen",
+    needs=(SuspensionReading,),
+    thresholds=(SHARE, GAP, SEVERE),
+    span_seconds=SPAN,
+    judge=_judge,
+    advice=ADVICE,
+)

@@ -1,0 +1,87 @@
+"""The CPU is taken away, and the counters that would say by whom cannot count here.
+
+The honest finding of gVisor and of guests without a steal clock: the gaps are certain, their cause is
+not visible.  Only large gaps convict: unthrottled systems make many of 0.5 to 7 ms and now and then one
+of 20 to 41 ms under heavy contention.
+"""
+
+from __future__ import annotations
+
+from agent import breakdown
+from agent.history import History
+from agent.report import Advice, Evidence, Severity
+from agent.rules import settings
+from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from probes.suspension import SuspensionReading, Window
+
+SPAN = 15.0
+SPINS_SPAN = 90.0
+GAP = Threshold("unexplained gap", 0.03, "seconds", "noise reaches 41 ms now and then: two are asked for")
+SHARE = Threshold("suspended share", 0.1, "ratio", "with two such gaps in the span")
+SEVERE = Threshold("critical from", 0.5, "ratio", "more time frozen than running")
+
+
+def _judge(history: History) -> Judgement:
+    cpu = breakdown.cpu(history, SPAN)
+    if cpu is None:
+        return Unknown("no heartbeat has been seen yet")
+    windows = [w for r in history.window(SuspensionReading, SPAN) for w in r.windows if not w.spin]
+    share = cpu.shares["suspended_unknown"]
+    late = [w for w in windows if _unexplained(w)]
+    view = breakdown.spin_view(history, SPINS_SPAN, most=3)
+    spins = [w for w in view.spins if _unexplained(w)]
+    evidence = [Evidence(f"ready work was held {share:.0%} of the time", share, "ratio")]
+    available = None
+    if spins:
+        last = spins[-1]
+        available = 1 - last.gap_seconds / (last.end - last.start)
+        evidence.append(Evidence(
+            f"a burst got {last.end - last.start - last.gap_seconds:.3f} s of CPU, then nothing for "
+            f"{last.longest:.3f} s: about {available:.0%} of a core is available", available, "ratio",
+        ))  # fmt: skip
+    if late and (longest := max(w.longest for w in late)):
+        evidence.append(Evidence(f"the longest gap was {longest:.3f} s", longest, "seconds"))
+    big = sum(w.gaps for w in late)
+    by_beat = share >= SHARE.value and big >= 2
+    if not by_beat and len(spins) < 2:
+        clean = "no gap of 30 ms is unexplained" if not (late or spins) else "too few unexplained gaps"
+        return Absent(f"{clean}; ready work was held {share:.1%} of the time", tuple(evidence))
+    why = [no[0] for name in ("cgroup_throttled", "run_delay") if (no := settings.cannot_count(history, name))]
+    if why:
+        evidence.append(Evidence(f"the cause is not visible here: {why[0]}"))
+    held = max(share, 1 - available if available is not None else 0.0)
+    severity: Severity = "critical" if held >= SEVERE.value else "warning"
+    return Present(severity, 0.9, settings.scope(history), tuple(evidence), _advice(history))
+
+
+def _unexplained(window: Window) -> bool:
+    """Whether most of a large gap has no cause that a counter showed."""
+    return window.longest >= GAP.value and breakdown.attribute(window).unknown > window.gap_seconds / 2
+
+
+def _advice(history: History) -> Advice:
+    platform = settings.where(history)
+    changes = settings.raise_cpu_limit(history, 1.0)
+    if platform is not None and platform.environment == "cloud_run_service":
+        changes = (*settings.instance_billing(history), *changes)
+    return Advice(
+        ADVICE, changes, "more CPU reserved or billed",
+        "a faster database: the client is asleep while the answer waits",
+    )  # fmt: skip
+
+
+ADVICE = "Lift the CPU limit outside this sandbox; look at the host's cpu.stat of this container to prove it."
+
+RULE = Rule(
+    id="cpu_suspended",
+    title="The CPU is taken away, by what cannot be seen from here",
+    meaning="Code stops running for tens of milliseconds at a time. The kernel counters that would name the cause "
+    "cannot count here, so a zero in them clears nobody.",
+    disproof="the host's own counters of this container show no throttling and no steal at the same time",
+    needs=(SuspensionReading,),
+    thresholds=(GAP, SHARE, SEVERE),
+    span_seconds=SPAN,
+    judge=_judge,
+    advice=ADVICE,
+    vital=True,
+)

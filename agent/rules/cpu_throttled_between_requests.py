@@ -1,0 +1,180 @@
+"""The request-based-billing signature: the CPU is there during a request and gone between two.
+
+With a signal of requests in flight, availability is compared between the two kinds of time.  Without
+one it is inferred from its two-regime shape, at lower confidence, and the finding says so.  A heartbeat
+that is on time proves little in an idle container, so only spins and late heartbeats speak for the time
+between requests; during a request the app wants the CPU, and there heartbeats count in full.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from agent.breakdown import attribute, suspended_share
+from agent.history import History
+from agent.report import Advice, Evidence
+from agent.rules import settings
+from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from probes.cgroup import CgroupReading
+from probes.requests import RequestsReading, Transition
+from probes.suspension import SuspensionReading, Window
+
+SPAN = 300.0
+GONE = Threshold("available between requests, at most", 0.5, "ratio", "Cloud Run leaves about 0.05")
+THERE = Threshold("available during requests, at least", 0.8, "ratio", "short of it the limit is always there")
+EACH = Threshold("windows of each kind", 2, "", "one may be chance")
+#: This much around a transition belongs to neither kind: quotas change with a delay.
+MARGIN = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Availability in one kind of time: the mean over its telling windows."""
+
+    windows: tuple[Window, ...]
+
+    @property
+    def available(self) -> float:
+        """Share of wall time in which ready work ran."""
+        shares = [available(w) for w in self.windows]
+        return sum(shares) / len(shares) if shares else 1.0
+
+
+def available(window: Window) -> float:
+    """Availability in one window; contention is not the platform's throttling and is left out."""
+    if not window.gap_seconds:
+        return 1.0
+    blame = 1 - attribute(window).contention / window.gap_seconds
+    share = window.gap_seconds / (window.end - window.start) if window.spin else suspended_share([window])
+    return 1 - min(1.0, share) * blame
+
+
+def _judge(history: History) -> Judgement:
+    windows = [w for r in history.window(SuspensionReading, SPAN) for w in r.windows]
+    telling = [w for w in windows if w.spin or w.longest >= 0.03]
+    readings = history.window(RequestsReading, SPAN)
+    if not readings:
+        return _infer(history, telling)
+    timeline = [t for r in readings for t in r.transitions]
+    if not timeline:
+        timeline = [Transition(readings[0].taken - readings[0].seconds, readings[0].in_flight)]
+    during = Side(tuple(w for w in windows if _in_flight(timeline, w) is True))
+    between = Side(tuple(w for w in telling if _in_flight(timeline, w) is False))
+    if len(between.windows) < EACH.value:
+        return Unknown("no spin fell between two requests in five minutes", "wait, or make spins more frequent")
+    evidence = (
+        Evidence(f"between requests {between.available:.0%} of the CPU is available", between.available, "ratio"),
+        Evidence(
+            f"during requests {during.available:.0%}" if during.windows else "no request was seen to compare with",
+            during.available if during.windows else None, "ratio",
+        ),
+        Evidence("requests in flight are told by: " + ", ".join(readings[-1].sources)),
+    )  # fmt: skip
+    if between.available > GONE.value:
+        return Absent(
+            f"CPU was available {between.available:.1%} of the time between requests: "
+            "changing the billing mode will not help", evidence,
+        )  # fmt: skip
+    if len(during.windows) < EACH.value:
+        if _on_cloud_run(history):
+            return Present("critical", 0.7, settings.scope(history), evidence, _advice(history))
+        return Unknown("no request was in flight in five minutes, so there is nothing to compare with")
+    if during.available < THERE.value:
+        return Absent(f"the CPU is taken away during requests too ({during.available:.0%} available)", evidence)
+    return Present("critical", 0.95, settings.scope(history), evidence, _advice(history))
+
+
+def _in_flight(timeline: Sequence[Transition], window: Window) -> bool | None:
+    """Whether requests were in flight in the whole window; ``None`` when mixed or not known."""
+    first = bisect_right(timeline, window.start - MARGIN, key=lambda t: t.at) - 1
+    last = bisect_right(timeline, window.end + MARGIN, key=lambda t: t.at)
+    if first < 0:
+        return None
+    states = {t.in_flight > 0 for t in timeline[first:last]}
+    return states.pop() if len(states) == 1 else None
+
+
+def _infer(history: History, telling: Sequence[Window]) -> Judgement:
+    """No signal: look for two regimes among the windows that can tell."""
+    reason = history.why_missing(RequestsReading, SPAN)
+    gone = [w for w in telling if available(w) <= GONE.value]
+    there = [w for w in telling if w.spin and available(w) >= THERE.value and _long_enough(w, gone)]
+    if not gone:
+        spins = [w for w in telling if w.spin]
+        if len(spins) < EACH.value:
+            return Unknown("no two spins in five minutes, and " + reason[0], reason[1])
+        clean = sum(map(available, spins)) / len(spins)
+        return Absent(
+            f"CPU was available {clean:.1%} of the time whenever it was wanted: changing the billing mode will not help",
+            (Evidence(f"{len(spins)} bursts got {clean:.1%} of the CPU", clean, "ratio"),),
+        )
+    evidence = (
+        Evidence(
+            f"{len(gone)} windows with {Side(tuple(gone)).available:.0%} of the CPU, {len(there)} with "
+            f"{Side(tuple(there)).available:.0%}, few in between", Side(tuple(gone)).available, "ratio",
+        ),
+        Evidence("inferred from the shape alone: " + reason[0]),
+    )  # fmt: skip
+    cloud = _on_cloud_run(history)
+    if _declared_limit(history):
+        return Absent("a CPU limit that stayed the same explains the gaps", evidence)
+    enough = len(gone) >= EACH.value and len(there) >= EACH.value and _switches(gone, there) >= 2
+    if enough:
+        return Present("warning", 0.6 if cloud else 0.4, settings.scope(history), evidence, _advice(history))
+    if cloud and len(gone) > EACH.value and Side(tuple(gone)).available <= 0.2:
+        return Present("warning", 0.5, settings.scope(history), evidence, _advice(history))
+    return Unknown("gaps are seen, but not two regimes, and " + reason[0], reason[1])
+
+
+def _long_enough(window: Window, gone: Sequence[Window]) -> bool:
+    """A clean spin clears only what it was long enough to meet: the burn after which others were stopped."""
+    burns = [w.end - w.start - w.gap_seconds for w in gone if w.spin]
+    return window.end - window.start >= min(burns, default=0.0)
+
+
+def _switches(gone: Sequence[Window], there: Sequence[Window]) -> int:
+    order = sorted([(w.start, True) for w in gone] + [(w.start, False) for w in there])
+    return sum(a[1] != b[1] for a, b in pairwise(order))
+
+
+def _declared_limit(history: History) -> bool:
+    """Whether a quota below the CPUs stood unchanged over the span in a place where it counts."""
+    limits = {r.cpu_limit_cores for r in history.window(CgroupReading, SPAN)}
+    return len(limits) == 1 and None not in limits
+
+
+def _on_cloud_run(history: History) -> bool:
+    platform = settings.where(history)
+    return platform is not None and platform.environment == "cloud_run_service"
+
+
+def _advice(history: History) -> Advice:
+    changes = settings.instance_billing(history) if _on_cloud_run(history) else (
+        "find who lowers the CPU limit between requests (an autoscaler, an idle policy) and stop it there",
+    )  # fmt: skip
+    return Advice(
+        ADVICE, changes,
+        "instance-based billing charges for the whole life of an instance, idle time included",
+        "requests that are slow while they are in flight; or move the background work into a request, a job "
+        "or a worker pool instead of paying for idle CPU",
+    )  # fmt: skip
+
+
+ADVICE = "Keep the CPU allotted outside requests, or do no work there."
+
+RULE = Rule(
+    id="cpu_throttled_between_requests",
+    title="The CPU is taken away between requests",
+    meaning="With request-based billing a container keeps about 5 % of its CPU while no request is in flight. "
+    "Background work, connection pools and work after the response crawl, and it looks like a slow database.",
+    disproof="a burst of CPU with no request in flight runs at full speed",
+    needs=(SuspensionReading,),
+    thresholds=(GONE, THERE, EACH),
+    span_seconds=SPAN,
+    judge=_judge,
+    advice=ADVICE,
+    explains=("cpu_quota_throttled", "cpu_suspended", "cpu_stolen"),
+)

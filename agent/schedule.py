@@ -1,0 +1,161 @@
+"""When probes run: jittered slots, time-outs, a budget.  The only place that catches a probe's exception.
+
+Deadlines are absolute and monotonic; a slot that was missed is counted and skipped, never caught up,
+so a suspended agent does not wake to a burst of its own making.  Slots that fall close together run in
+one wake-up.  One second apart, a *pulse* notes that the loop is alive: it is the witness by which the
+suspension probe tells a frozen instance from a stopped child, and its lateness is exported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent.history import History
+from probes.reading import NoData, Probe, Reading
+
+_log = logging.getLogger("stallscope.schedule")
+
+PULSE_SECONDS = 0.9
+#: Slots this much ahead of their time, as a share of their interval, join a wake-up that happens anyway.
+EARLY_SHARE = 0.2
+JITTER_SHARE = 0.1
+_GOLDEN = 0.6180339887498949
+
+OUTCOMES = ("ok", "no_data", "failed", "timeout", "skipped")
+
+
+class Pulse:
+    """When the loop was seen running: bounded, and cheap to ask."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: deque[float] = deque(maxlen=256)
+        self.lateness_seconds = 0.0
+
+    def note(self) -> None:
+        """The loop runs now."""
+        self._seen.append(self._clock())
+
+    def ran_between(self, start: float, end: float) -> bool:
+        """Whether the loop was seen running strictly between two monotonic instants."""
+        seen = list(self._seen)
+        at = bisect_left(seen, start)
+        return at < len(seen) and seen[at] < end
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        while True:
+            before = self._clock()
+            await asyncio.sleep(PULSE_SECONDS)
+            self.lateness_seconds = max(0.0, self._clock() - before - PULSE_SECONDS)
+            self.note()
+
+
+@dataclass(slots=True)
+class Entry:
+    """One scheduled probe and what became of its slots."""
+
+    probe: Probe[Reading]
+    every: float
+    timeout: float
+    due: float = 0.0
+    outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+    last_error: str = ""
+    last_success: float | None = None
+
+
+class Schedule:
+    """Runs probes into a History and calls ``after`` once per wake-up.
+
+    ``over_budget`` is asked before each wake-up; while it says so, every second slot is skipped.
+    ``clock`` is monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        after: Callable[[list[Reading]], None],
+        *,
+        over_budget: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    ) -> None:
+        self.entries: list[Entry] = []
+        self._history, self._after, self._over_budget = history, after, over_budget
+        self._clock, self._sleep = clock, sleep
+        self._turn = 0
+
+    def add(self, probe: Probe[Reading], every: float, timeout: float | None = None) -> None:
+        """Schedule a probe each ``every`` seconds; a read may take ``timeout`` (default: 80 % of that)."""
+        self.entries.append(Entry(probe, every, timeout or every * 0.8, due=self._clock()))
+
+    @property
+    def skipped(self) -> int:
+        """Slots that were skipped, all probes together."""
+        return sum(entry.outcomes["skipped"] for entry in self.entries)
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        while True:
+            await self._sleep(max(0.0, min(entry.due for entry in self.entries) - self._clock()))
+            await self.turn()
+
+    async def turn(self) -> None:
+        """Run every probe that is due, together."""
+        now = self._clock()
+        due = [entry for entry in self.entries if entry.due <= now + entry.every * EARLY_SHARE]
+        self._turn += 1
+        skip = self._over_budget() and self._turn % 2 == 0
+        for entry in due:
+            missed = int((now - entry.due) / entry.every) if now > entry.due else 0
+            entry.outcomes["skipped"] += missed + (1 if skip else 0)
+            jitter = 1 + JITTER_SHARE * (self._turn * _GOLDEN % 1.0 - 0.5) * 2
+            entry.due = now + entry.every * jitter
+        if skip or not due:
+            return
+        results = await asyncio.gather(*(self._read(entry) for entry in due))
+        self._after([reading for reading in results if reading is not None])
+
+    async def _read(self, entry: Entry) -> Reading | None:
+        """One slot of one probe: whatever happens, it ends here."""
+        probe = entry.probe
+        try:
+            async with asyncio.timeout(entry.timeout):
+                reading = await probe.read()
+        except NoData as reason:
+            self._miss(entry, "no_data", reason)
+        except TimeoutError:
+            self._miss(entry, "timeout", NoData(f"no answer within {entry.timeout:g} s"))
+        except Exception as error:  # one broken probe must not end the others
+            # The text of a foreign exception may hold a credential: only its type is shown.
+            _log.debug("probe %s failed", probe.name, exc_info=True)
+            self._miss(entry, "failed", NoData(f"the probe failed: {type(error).__name__}"))
+        else:
+            entry.outcomes["ok"] += 1
+            entry.last_error, entry.last_success = "", time.time()
+            self._history.add(reading)
+            return reading
+        return None
+
+    def _miss(self, entry: Entry, outcome: str, reason: NoData) -> None:
+        entry.outcomes[outcome] += 1
+        entry.last_error = reason.because
+        self._history.miss(entry.probe.reading_type, entry.probe.target, reason)
+
+    async def aclose(self) -> None:
+        """Close every probe; a failure to close does not keep the others open."""
+        await _close_all(entry.probe for entry in self.entries)
+
+
+async def _close_all(probes: Iterable[Probe[Reading]]) -> None:
+    results = await asyncio.gather(*(probe.aclose() for probe in probes), return_exceptions=True)
+    for error in results:
+        if isinstance(error, Exception):
+            _log.debug("a probe did not close cleanly: %s", type(error).__name__)

@@ -1,0 +1,136 @@
+"""The report for people: the same JSON that ``/health`` serves, as text.
+
+It takes the contract's plain dicts, not the dataclasses, so that ``stallscope report URL`` and
+``doctor`` are one code.  Colour is the caller's choice: only a terminal gets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import wrap
+from typing import Any
+
+WIDTH = 96
+_COLOURS = {"pass": "32", "warn": "33", "fail": "31", "info": "36", "warning": "33", "critical": "31", "dim": "2", "bold": "1"}  # fmt: skip
+_WORDS = {"pass": "HEALTHY", "warn": "WARNING", "fail": "FAILING"}
+
+
+class _Paint:
+    def __init__(self, colour: bool) -> None:
+        self._colour = colour
+
+    def __call__(self, style: str, text: str) -> str:
+        return f"\x1b[{_COLOURS[style]}m{text}\x1b[0m" if self._colour else text
+
+
+def render(report: Mapping[str, Any], *, colour: bool = False) -> str:
+    """The whole report, ending in a newline."""
+    paint = _Paint(colour)
+    parts = [
+        _head(report, paint),
+        _breakdown(report, paint),
+        _findings(report, paint),
+        _list("Ruled out", report["ruled_out"], "rule", paint),
+        _list("Cannot be judged here", report["unknown"], "rule", paint),
+        _list("Out of sight from here", report["cannot_see"], "what", paint),
+        _foot(report, paint),
+    ]
+    return "\n".join(line for part in parts for line in part) + "\n"
+
+
+def _head(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
+    word = _WORDS[report["status"]]
+    if report["verdict"].startswith("Cannot tell"):
+        word = "UNKNOWN"
+    lines = wrap(report["verdict"], WIDTH - 10)
+    yield f"{paint(report['status'], f'{word:<9}')} {paint('bold', lines[0])}"
+    for line in lines[1:]:
+        yield " " * 10 + paint("bold", line)
+    yield ""
+
+
+def _breakdown(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
+    cpu = report["breakdown"]["cpu"]
+    if not cpu:
+        return
+    yield paint("bold", "Where the CPU time of the last minute went")
+    for part, share in cpu.items():
+        if share >= 0.0005 or part == "running":
+            bar = "█" * round(share * 40)
+            yield f"  {part.replace('_', ' '):<24} {share:7.1%}  {bar}"
+    yield ""
+
+
+def _findings(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
+    for finding in report["findings"]:
+        head = f"{finding['severity']}: {finding['title']}"
+        yield paint(finding["severity"], head) + paint(
+            "dim",
+            f"  [{finding['rule']}, {finding['scope']}, confidence {finding['confidence']:.2f}, "
+            f"since {finding['since']}]",
+        )
+        if finding.get("explained_by"):
+            yield f"  the mechanism of: {finding['explained_by']}"
+        for evidence in finding["evidence"]:
+            yield from _bullet("-", evidence["text"])
+        advice = finding["advice"]
+        yield from _bullet("do:", advice["summary"])
+        for change in advice["changes"]:
+            yield f"      {change}"
+        if advice["cost"]:
+            yield from _bullet("costs:", advice["cost"])
+        if advice["will_not_help"]:
+            yield from _bullet("will not help:", advice["will_not_help"])
+        yield from _bullet("proved wrong if:", finding["disproof"])
+        yield ""
+
+
+def _bullet(mark: str, text: str) -> Iterator[str]:
+    lines = wrap(text, WIDTH - 4)
+    yield f"  {mark} {lines[0] if lines else ''}"
+    for line in lines[1:]:
+        yield f"    {line}"
+
+
+def _list(title: str, items: Sequence[Mapping[str, Any]], key: str, paint: _Paint) -> Iterator[str]:
+    if not items:
+        return
+    yield paint("bold", title)
+    for item in items:
+        text = f"{item[key]}: {item['because']}"
+        if item.get("remedy"):
+            text += f" (to see it: {item['remedy']})"
+        lines = wrap(text, WIDTH - 4)
+        yield f"  · {lines[0]}"
+        for line in lines[1:]:
+            yield f"    {line}"
+    yield ""
+
+
+def _foot(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
+    agent, platform = report["agent"], report["platform"]
+    place = ", ".join(
+        str(word)
+        for word in (
+            platform.get("environment") if platform.get("environment") != "none" else None,
+            "gVisor" if platform.get("sandbox") == "gvisor" else None,
+            "virtual machine" if platform.get("virtualised") else None,
+            f"{platform['cpus']} CPUs" if platform.get("cpus") else None,
+            f"limit {platform['cpu_limit_cores']:.2f} cores" if platform.get("cpu_limit_cores") else None,
+        )
+        if word
+    )
+    yield paint(
+        "dim",
+        f"stallscope {agent['version']}  up {agent['uptime_seconds']:.0f} s  cost {agent['cpu_seconds']:.2f} CPU-s, "
+        f"{agent['memory_bytes'] / 2**20:.0f} MiB  on {place or 'an unknown platform'}  at {report['generated']}",
+    )
+
+
+def change_line(event: Mapping[str, Any], *, colour: bool = False) -> str:
+    """One line for a rule whose verdict changed."""
+    paint = _Paint(colour)
+    if event["now"] != "present":
+        return f"{paint('dim', 'now ' + event['now'] + ':')} {event['rule']}\n"
+    text = event["evidence"][0] if event["evidence"] else ""
+    return f"{paint(event['severity'], event['severity'] + ':')} {event['rule']}: {text}\n"

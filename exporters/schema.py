@@ -1,0 +1,92 @@
+"""The OpenAPI schema of the pages, taken from the Report's own types: it cannot drift from them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+
+@cache
+def report_schema() -> dict[str, Any]:
+    """JSON Schema of the report (the contract of ``/health`` and ``--json``), self-contained."""
+    from pydantic import TypeAdapter  # noqa: PLC0415 - only when somebody asks for the schema
+
+    from agent.report import Report  # noqa: PLC0415
+
+    return TypeAdapter(Report).json_schema(mode="serialization", ref_template="#/$defs/{model}")
+
+
+def _inline(node: Any, definitions: dict[str, Any]) -> Any:
+    """The schema without ``$ref``: OpenAPI resolves references against the whole document."""
+    if isinstance(node, dict):
+        if "$ref" in node:
+            return _inline(definitions[node["$ref"].rpartition("/")[2]], definitions)
+        return {key: _inline(value, definitions) for key, value in node.items() if key != "$defs"}
+    return [_inline(item, definitions) for item in node] if isinstance(node, list) else node
+
+
+def health_schema() -> dict[str, Any]:
+    """The report's schema for OpenAPI."""
+    schema = report_schema()
+    inlined = _inline(schema, schema.get("$defs", {}))
+    assert isinstance(inlined, dict)
+    return inlined
+
+
+def health_responses(media_type: str) -> dict[int | str, dict[str, Any]]:
+    """200 for pass and warn, 503 for fail: the same body.  :func:`complete` adds its schema."""
+    return {
+        200: {"description": "pass or warn", "content": {media_type: {}}},
+        503: {"description": "fail: a critical finding, or nothing measured yet", "content": {media_type: {}}},
+    }
+
+
+def complete(document: dict[str, Any], media_type: str) -> dict[str, Any]:
+    """The OpenAPI document with the report's schema in place; built when first asked for, not at start-up."""
+    schema = health_schema()
+    for answer in document["paths"]["/health"]["get"]["responses"].values():
+        if media_type in answer.get("content", {}):
+            answer["content"] = {media_type: {"schema": schema}}
+    return document
+
+
+def text_response(description: str) -> dict[int | str, dict[str, Any]]:
+    """A page of text."""
+    return {200: {"description": description, "content": {"text/plain": {"schema": {"type": "string"}}}}}
+
+
+def ready_responses() -> dict[int | str, dict[str, Any]]:
+    """Ready or not yet."""
+    content = {"text/plain": {"schema": {"type": "string"}}}
+    return {
+        200: {"description": "a report exists and the child runs", "content": content},
+        503: {"description": "not yet", "content": content},
+    }
+
+
+_PROBLEM = {
+    "application/json": {
+        "schema": {"type": "object", "properties": {"detail": {"type": "string"}}, "required": ["detail"]}
+    }
+}
+
+
+def in_flight_responses() -> dict[int | str, dict[str, Any]]:
+    """Taken, refused for its sender, refused for its content."""
+    return {
+        204: {"description": "taken"},
+        403: {"description": "not from loopback", "content": _PROBLEM},
+        422: {"description": "not understood", "content": _PROBLEM},
+    }
+
+
+def in_flight_body() -> dict[str, Any]:
+    """The body of POST /requests-in-flight."""
+    properties = {
+        "in_flight": {"type": "integer", "minimum": 0, "maximum": 1_000_000},
+        "source": {"type": "string", "minLength": 1, "maxLength": 32, "default": "pushed"},
+    }
+    schema = {
+        "type": "object", "required": ["in_flight"], "additionalProperties": False, "properties": properties,
+    }  # fmt: skip
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -1,0 +1,20 @@
+"""What is measured.  One file per probe; its Reading type stands beside it.
+
+``READINGS`` lists every reading type, so that an exporter can declare all series before the first
+measurement.  Registering a probe is one line here and one in ``agent.app``, which gives it its settings.
+"""
+
+from __future__ import annotations
+
+from probes.cgroup import CgroupReading
+from probes.platform import PlatformReading
+from probes.reading import Reading
+from probes.requests import RequestsReading
+from probes.suspension import SuspensionReading
+
+READINGS: tuple[type[Reading], ...] = (
+    SuspensionReading,
+    CgroupReading,
+    PlatformReading,
+    RequestsReading,
+)

@@ -1,0 +1,172 @@
+"""The vocabulary of measuring: what a probe is, what it returns, and how a field is described.
+
+A :class:`Reading` is one frozen record of one probe at one moment.  Everything that is later said
+about a number (its help text, whether it is a gauge or a counter, its unit, its metric name and its
+JSON key) stands beside the field here, so that `/metrics`, `/health` and the reference page cannot
+disagree.
+
+Three answers exist for every field: a number, a zero, and *not observable here*.  The third is
+``None`` with a reason in :attr:`Reading.unseen`; it is never written as ``0`` or ``NaN``, because a
+zero from a counter that cannot count is how real teams lost months.
+
+This module is standard library only and imports nothing of the project: every other package may
+import it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
+
+Kind = Literal["gauge", "increment", "histogram", "flag"]
+
+#: The unit suffixes a numeric field may end in; Prometheus base units, one meaning each.
+UNITS = ("seconds", "bytes", "ratio", "cores", "pages")
+
+_SPEC = "stallscope"
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class NoData(Exception):
+    """The source of a probe is absent: not broken, just not there.
+
+    The message says why and what would make it visible; it is shown to the operator as it stands.
+    """
+
+    def __init__(self, because: str, remedy: str = "") -> None:
+        super().__init__(because)
+        self.because = because
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """A histogram increment: observations per bucket (not cumulative, last one is +Inf) and their sum."""
+
+    buckets: tuple[int, ...]
+    sum: float
+
+    @property
+    def total(self) -> int:
+        """How many observations there were."""
+        return sum(self.buckets)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSpec:
+    """What is known of a measured field before any measurement.
+
+    ``kind``: ``gauge`` (a value now), ``increment`` (what was added since the last reading; exported
+    as a counter), ``histogram`` (a :class:`Counts` since the last reading), ``flag`` (a boolean).
+    ``by`` names the one label of a field whose value is a mapping ``{label value: number}``.
+    ``buckets`` are a histogram's upper bounds, without +Inf.
+    """
+
+    name: str
+    help: str
+    kind: Kind
+    by: str = ""
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """The Prometheus base unit in which the field's name ends, or ``""`` for a plain count."""
+        tail = self.name.rpartition("_")[2]
+        return tail if tail in UNITS else ""
+
+
+def gauge(help: str, *, by: str = "") -> Any:
+    """Declare a field that holds a value of this moment."""
+    return _declare(help, "gauge", by=by)
+
+
+def increment(help: str, *, by: str = "") -> Any:
+    """Declare a field that holds what was added since the previous reading (exported as a counter)."""
+    return _declare(help, "increment", by=by)
+
+
+def histogram(help: str, buckets: tuple[float, ...]) -> Any:
+    """Declare a :class:`Counts` field with these upper bounds (+Inf is implied)."""
+    return _declare(help, "histogram", buckets=buckets)
+
+
+def flag(help: str) -> Any:
+    """Declare a boolean field (exported as a gauge of 0 or 1)."""
+    return _declare(help, "flag")
+
+
+def _declare(help: str, kind: Kind, *, by: str = "", buckets: tuple[float, ...] = ()) -> Any:
+    return dataclasses.field(default=None, metadata={_SPEC: (help, kind, by, buckets)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One record of one probe.
+
+    ``taken`` is :func:`time.monotonic` at the end of the measured interval, in seconds; ``seconds``
+    is the interval's length.  ``target`` is the one label: the name of the configured target.
+    ``unseen`` maps a field's name to the reason why it is ``None`` here.
+    """
+
+    probe: ClassVar[str] = ""
+    #: Whether there may be several targets, told apart by the ``target`` label.
+    labelled: ClassVar[bool] = False
+
+    taken: float
+    seconds: float = 0.0
+    target: str = ""
+    unseen: Mapping[str, str] = dataclasses.field(default_factory=lambda: _NOTHING)
+
+
+R = TypeVar("R", bound=Reading)
+R_co = TypeVar("R_co", bound=Reading, covariant=True)
+
+
+class Probe(Protocol[R_co]):
+    """What the schedule runs: measure once, when told, and return a Reading.
+
+    ``read`` raises :class:`NoData` when its source is absent; any other exception is a defect that
+    the schedule catches, counts and shows.  It must not block the event loop.
+    """
+
+    @property
+    def name(self) -> str:
+        """The probe's name, as it stands in metric names and in the configuration."""
+        ...
+
+    @property
+    def target(self) -> str:
+        """The name of the configured target, ``""`` for a probe that has just one."""
+        ...
+
+    @property
+    def reading_type(self) -> type[R_co]:
+        """The Reading class that :meth:`read` returns."""
+        ...
+
+    async def read(self) -> R_co:
+        """Measure once."""
+        ...
+
+    async def aclose(self) -> None:
+        """Give back every resource; called once, also after a failure."""
+        ...
+
+
+def specs(reading_type: type[Reading]) -> tuple[FieldSpec, ...]:
+    """Every measured field of a Reading class, in the order of its definition."""
+    found = []
+    for item in dataclasses.fields(reading_type):
+        if _SPEC in item.metadata:
+            help_text, kind, by, buckets = item.metadata[_SPEC]
+            found.append(FieldSpec(item.name, help_text, kind, by, buckets))
+    return tuple(found)
+
+
+def metric_name(reading_type: type[Reading], spec: FieldSpec) -> str:
+    """The Prometheus name of a field: ``stallscope_<probe>_<field>``, counters with ``_total``."""
+    base = f"stallscope_{reading_type.probe}_{spec.name}"
+    return f"{base}_total" if spec.kind == "increment" else base

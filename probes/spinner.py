@@ -1,0 +1,422 @@
+"""The child process that feels the CPU being taken away: it sleeps, it spins, and it writes records.
+
+Why a process of its own: a thread beside a busy Python thread waits for the GIL, and the event loop
+waits for its own callbacks; both look exactly like throttling.  Here there is one thread, the standard
+library, and nothing else.  It is started with ``python -I -S -B spinner.py CONFIG`` and must stay
+importable without side effects, because the parent takes the wire format from this module.  It is one
+file of more than 300 lines for that reason: the child must not import the project to start.
+
+Two measurements, each blind where the other sees:
+
+*Heartbeat*, always on.  Sleep until a target time and note how late the wake-up was.  Nearly free,
+and strong while the app burns CPU; blind in an idle container, where the sleeper alone never uses up
+a quota.  Targets follow a golden-ratio sequence, ``t0 + n*interval + jitter*frac(n*phi)``: it never
+locks onto the scheduler's 100 ms period, and it covers the period more evenly than random jitter
+would, so that the share of late targets estimates the suspended share with an error near 1/N instead
+of 1/sqrt(N).
+
+*Spin*, rare.  Burn CPU and look for gaps between clock reads, stopping at the first large one.  It
+sees an idle container's quota, and it costs: the burst is taken from the budget that is measured.
+Lengths form a ladder, because a fresh quota shows no gap before ``quota x period`` of CPU is burned.
+
+Units on the wire: seconds (monotonic clock), NaN for a counter that could not be read.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+from struct import Struct
+
+clock = time.monotonic
+
+BEAT, SPIN = 1, 2
+#: Upper bounds of the gap histogram in seconds; a last bucket takes the rest.
+BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.06, 0.1, 0.2, 0.5, 1.0)
+FIELDS = (
+    "kind", "level", "samples", "gaps", "skipped", "start", "end", "gap_seconds", "longest_seconds",
+    "cpu_seconds", "run_delay_seconds", "throttled_seconds", "steal_seconds", "lost_seconds", "work_share",
+)  # fmt: skip
+RECORD = Struct(f"<BBxxIII10d{len(BUCKETS) + 1}I")
+
+#: A wake-up later than this is a gap (4 ms: above a scheduler slice, below the gap of an 80 % quota).
+LATE_SECONDS = 0.004
+#: Inside a spin this much between two clock reads is a gap.
+SPIN_GAP_SECONDS = 0.0005
+#: A spin ends at its first gap of this length: the smallest that noise rarely makes.
+STOP_GAP_SECONDS = 0.015
+#: A late wake-up of this length proves a suspension without any spin.
+PROOF_SECONDS = 0.030
+#: Aim of one uninterrupted stretch between two clock reads.
+CHUNK_SECONDS = 60e-6
+#: Targets after which the sequence starts afresh; bounds the catching up after a long freeze.
+MOST_TARGETS = 10_000
+#: A quota below one core is met by a spin once in this time, so that the knowledge stays fresh.
+CONFIRM_SECONDS = 480.0
+GOLDEN = 0.6180339887498949
+NAN = float("nan")
+
+
+class Config:
+    """The child's settings, as one flat line: ``key=value`` pairs joined with ``;``."""
+
+    def __init__(self, text: str) -> None:
+        given = dict(part.split("=", 1) for part in text.split(";") if part)
+        self.interval = float(given.get("interval", "0.12"))
+        self.jitter = float(given.get("jitter", "0.1"))
+        self.flush = float(given.get("flush", "1.0"))
+        self.budget = float(given.get("budget", "0.002"))
+        self.levels = [float(x) for x in given.get("levels", "0.012,0.04,0.13,0.32").split(",")]
+        self.every = [float(x) for x in given.get("every", "20,0,0,0").split(",")]
+        self.climb = given.get("climb", "0") == "1"
+        self.root = given.get("root", "/")
+        self.ticks = given.get("ticks", "1") == "1"
+        #: version:stat:quota:period for each level of the cgroup that may be limited
+        self.cgroups = [tuple(x.split("|")) for x in given.get("cgroups", "").split(",") if x]
+
+
+class Counters:
+    """Raw kernel counters read with pread on files kept open: two microseconds each, parsed only when needed."""
+
+    def __init__(self, config: Config) -> None:
+        self.schedstat = _open(os.path.join(config.root, "proc/self/schedstat"))
+        self.proc_stat = _open(os.path.join(config.root, "proc/stat")) if config.ticks else -1
+        self.cgroups = [
+            (b"throttled_usec " if version == "2" else b"throttled_time ", 1e-6 if version == "2" else 1e-9,
+             _open(stat), _open(quota), _open(period))
+            for version, stat, quota, period in config.cgroups
+        ]  # fmt: skip
+        self.cpus = os.cpu_count() or 1
+        self.hertz = os.sysconf("SC_CLK_TCK")
+
+    def raw(self) -> list[bytes]:
+        """Read schedstat and every cpu.stat, unparsed."""
+        return [_pread(self.schedstat), *(_pread(stat) for _, _, stat, _, _ in self.cgroups)]
+
+    def since(self, before: list[bytes], now: list[bytes]) -> tuple[float, float]:
+        """(run delay, throttled time) in seconds between two raw snapshots."""
+        run_delay = _second_word(now[0]) - _second_word(before[0])
+        throttled = NAN
+        for (key, unit, *_), old, new in zip(self.cgroups, before[1:], now[1:], strict=True):
+            grown = (_value_of(key, new) - _value_of(key, old)) * unit
+            if grown == grown:
+                throttled = grown if throttled != throttled else throttled + grown
+        return run_delay * 1e-9, throttled
+
+    def ticks(self) -> tuple[float, float]:
+        """(steal, total) of /proc/stat in seconds, summed over all CPUs."""
+        words = _pread(self.proc_stat).split(b"\n", 1)[0].split()
+        if len(words) < 9:
+            return NAN, NAN
+        return int(words[8]) / self.hertz, sum(int(word) for word in words[1:9]) / self.hertz
+
+    def needed_burn(self) -> float:
+        """CPU seconds after which the smallest quota below one core bites; 0 when there is none."""
+        burns = [0.0]
+        for _, _, _, quota_fd, period_fd in self.cgroups:
+            words = _pread(quota_fd).split() + _pread(period_fd).split()
+            try:
+                quota, period = int(words[0]), int(words[1])
+            except (IndexError, ValueError):
+                continue  # "max", or a file that is not there
+            if 0 < quota < period:
+                burns.append(quota * 1e-6)
+        return min(burns[1:], default=0.0)
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC) if path else -1
+    except OSError:
+        return -1
+
+
+def _pread(fd: int) -> bytes:
+    try:
+        return os.pread(fd, 4096, 0) if fd >= 0 else b""
+    except OSError:
+        return b""
+
+
+def _second_word(raw: bytes) -> float:
+    words = raw.split()
+    return float(words[1]) if len(words) > 1 else NAN
+
+
+def _value_of(key: bytes, raw: bytes) -> float:
+    at = raw.find(key)
+    return float(raw[at + len(key) :].split(b"\n", 1)[0]) if at >= 0 else NAN
+
+
+def bucket_of(seconds: float) -> int:
+    """Index of the histogram bucket that takes a gap of this length."""
+    for index, bound in enumerate(BUCKETS):
+        if seconds <= bound:
+            return index
+    return len(BUCKETS)
+
+
+class Window:
+    """What one BEAT or SPIN record gathers."""
+
+    def __init__(self, kind: int, start: float, level: int = 0) -> None:
+        self.kind, self.level, self.start = kind, level, start
+        self.samples = self.gaps = 0
+        self.gap_seconds = self.longest = 0.0
+        self.run_delay = self.throttled = 0.0
+        self.counts = [0] * (len(BUCKETS) + 1)
+
+    def add(self, gap: float) -> None:
+        """Count one gap."""
+        self.gaps += 1
+        self.gap_seconds += gap
+        self.longest = max(self.longest, gap)
+        self.counts[bucket_of(gap)] += 1
+
+    def pack(self, end: float, skipped: int, cpu: float = NAN, steal: float = NAN,
+             lost: float = NAN, work_share: float = NAN) -> bytes:  # fmt: skip
+        """The record's wire form."""
+        return RECORD.pack(
+            self.kind, self.level, self.samples, self.gaps, skipped, self.start, end, self.gap_seconds,
+            self.longest, cpu, self.run_delay, self.throttled, steal, lost, work_share, *self.counts,
+        )  # fmt: skip
+
+
+class Spinner:
+    """Burns CPU for up to a given length and measures its gaps; stops at the first large one."""
+
+    def __init__(self, counters: Counters) -> None:
+        self.counters = counters
+        self.loops = 1000
+
+    def spin(self, seconds: float, level: int, skipped: int) -> tuple[bytes, float, float, bool]:
+        """Spin once.
+
+        Returns (record, longest gap, CPU seconds burned as wall time without gaps, whether the
+        scheduler's own counters explain half of the gaps or more).
+        """
+        counters, loops, stop = self.counters, self.loops, STOP_GAP_SECONDS
+        raw, ticks, cpu = counters.raw(), counters.ticks(), time.thread_time()
+        durations: list[float] = []
+        start = last = clock()
+        deadline = start + seconds
+        while last < deadline:
+            for _ in range(loops):
+                pass
+            now = clock()
+            gap, last = now - last, now
+            durations.append(gap)
+            if gap > stop:
+                break
+        cpu, ticks_now = time.thread_time() - cpu, counters.ticks()
+        window = Window(SPIN, start, level)
+        window.run_delay, window.throttled = counters.since(raw, counters.raw())
+        # p25 of the chunk durations is what a chunk takes undisturbed: the spin's own yardstick,
+        # immune to how fast this machine is today.
+        usual = sorted(durations)[len(durations) // 4]
+        for duration in durations:
+            if duration - usual > SPIN_GAP_SECONDS:
+                window.add(duration - usual)
+        wall = last - start
+        window.samples = len(durations)
+        self.loops = max(50, min(100_000, (loops + int(loops * CHUNK_SECONDS / max(usual, 1e-7))) // 2))
+        total = ticks_now[1] - ticks[1]
+        record = window.pack(
+            last, skipped, cpu, ticks_now[0] - ticks[0], max(0.0, wall * counters.cpus - total)
+            if total == total else NAN, min(1.0, len(durations) * usual / wall),
+        )  # fmt: skip
+        explained = sum(x for x in (window.run_delay, window.throttled) if x == x)
+        return record, window.longest, wall - window.gap_seconds, explained * 2 >= window.gap_seconds
+
+
+class Plan:
+    """Decides when to spin and how long: rarely, within a budget, and further only on suspicion."""
+
+    def __init__(self, config: Config, now: float) -> None:
+        self.config = config
+        self.tokens, self.filled = 0.6, now
+        self.skipped = 0
+        self.level = 0  # the level that found a gap last: kept until that level comes back clean
+        self.outcome: list[bool | None] = [None] * len(config.levels)
+        self.due = [now + 0.05 * (i + 1) if every else 0.0 for i, every in enumerate(config.every)]
+        self.extra: tuple[float, int] | None = (now + 0.3, 0) if config.climb else None
+        self.climbing = config.climb
+        self.cooled = now
+        self.last_spin = now
+        self.turn = 0
+        self.confirmed = now
+        self.proofs: list[float] = []
+        self.oddities: list[float] = []
+
+    def jitter(self) -> float:
+        """A well-spread number in [0, 1)."""
+        self.turn += 1
+        return self.turn * GOLDEN % 1.0
+
+    def beat(self, now: float, late: float, explained: float) -> None:
+        """Take one late wake-up, with the seconds of it that kernel counters explain."""
+        if late >= PROOF_SECONDS:
+            self.proofs = [t for t in self.proofs if now - t < 10.0][-9:]
+            self.proofs.append(now)
+        self.oddities = [t for t in self.oddities if now - t < 5.0][-19:]
+        self.oddities.append(now)
+        if self.extra is None:
+            if late >= 0.012 and explained < late / 2 and now >= self.cooled and len(self.oddities) > 1:
+                self.extra, self.climbing = (now + 0.2, self.level), True
+            elif len(self.oddities) >= 4 and now - self.last_spin > 5.0:
+                self.extra = (now + 0.2, self.level)
+
+    def expect(self, now: float, burn: float) -> None:
+        """A quota below one core has appeared that bites after ``burn`` CPU seconds: confirm it once.
+
+        A spin that begins late in a period burns through its rest and the next one's quota before it
+        is stopped: twice the burn at the worst.
+        """
+        index = self.enough_for(burn)
+        self.outcome[index], self.extra, self.confirmed = None, (now + 0.2, index), now
+
+    def enough_for(self, burn: float) -> int:
+        """The lowest ladder level that is sure to meet a quota of ``burn`` CPU seconds a period."""
+        lengths = self.config.levels
+        sure = (i for i, length in enumerate(lengths) if length >= burn * 2.1 + 0.001)
+        return next(sure, len(lengths) - 1)
+
+    def pick(self, now: float) -> int | None:
+        """The ladder level to spin now, or None."""
+        level = None
+        if self.extra is not None and now >= self.extra[0]:
+            level, self.extra = self.extra[1], None
+        else:
+            for index, due in enumerate(self.due):
+                if due and now >= due:
+                    level = index
+                    self.due[index] = now + self.config.every[index] * (0.75 + 0.5 * self.jitter())
+            if level is None:
+                return None
+            level = max(level, self.level)
+        if len(self.proofs) >= 3 and now - self.proofs[-3] < 10.0:
+            return None  # the heartbeat proves it already; do not eat what little CPU is left
+        self.tokens = min(0.6, self.tokens + (now - self.filled) * self.config.budget)
+        self.filled = now
+        if self.tokens < self.config.levels[level]:
+            self.skipped += 1
+            return None
+        self.last_spin = now
+        return level
+
+    def done(self, now: float, level: int, longest: float, burned: float, *, explained: bool) -> None:
+        """Take a spin's outcome: confirm a change at once, climb the ladder only while in doubt.
+
+        A gap that the kernel's own counters explain needs neither: they will tell when it ends.
+        """
+        self.tokens -= burned
+        found = longest > STOP_GAP_SECONDS
+        if found and explained:
+            self.climbing = False
+            return
+        before, self.outcome[level] = self.outcome[level], found
+        if found:
+            self.level, self.climbing = min(level, self.enough_for(burned)), False
+        elif level >= self.level and before is False:
+            self.level = 0
+        if found != before and (found or before is not None):
+            self.extra = (now + 0.35 + 0.65 * self.jitter(), level)
+        elif self.climbing and not found:
+            if level + 1 < len(self.config.levels):
+                self.extra = (now + 0.5 + 0.5 * self.jitter(), level + 1)
+            else:
+                self.climbing, self.cooled = False, now + 60.0
+
+
+class Child:
+    """The loop: heartbeat, now and then a spin, once a second a record."""
+
+    def __init__(self, config: Config, out: int) -> None:
+        self.config, self.out = config, out
+        self.parent = os.getppid()
+        self.counters = Counters(config)
+        self.spinner = Spinner(self.counters)
+        self.base = now = clock()
+        self.number, self.burn = 1, 0.0
+        self.plan = Plan(config, now)
+        self.window = Window(BEAT, now)
+        self.raw = self.counters.raw()
+
+    def target(self) -> float:
+        """When the next heartbeat is due."""
+        jitter = self.config.jitter * (self.number * GOLDEN % 1.0)
+        return self.base + self.number * self.config.interval + jitter
+
+    def beat(self) -> float:
+        """Sleep until the target, take what came late.  Returns the time."""
+        wait = self.target() - clock()
+        if wait > 0:
+            time.sleep(wait)
+        now = clock()
+        window, before, self.raw = self.window, self.raw, self.counters.raw()
+        first, known = now - self.target(), window.gap_seconds
+        # Every target that a freeze swallowed counts: the share of late targets is the estimate.
+        while (late := now - self.target()) >= 0:
+            window.samples += 1
+            if late > LATE_SECONDS:
+                window.add(late)
+            self.number += 1
+            if self.number > MOST_TARGETS:
+                self.number, self.base = 1, now
+        if first > LATE_SECONDS:
+            run_delay, throttled = self.counters.since(before, self.raw)
+            self.plan.beat(now, first, sum(x for x in (run_delay, throttled) if x == x))
+            # The counters' share of the first target's lateness stands for that of all swallowed ones.
+            scale = (window.gap_seconds - known) / first
+            window.run_delay += min(run_delay, first) * scale
+            window.throttled += min(throttled, first) * scale
+        return now
+
+    def spin(self, level: int) -> bytes:
+        """Spin at this level; the heartbeat starts afresh after it.  Returns the record."""
+        record, longest, burned, explained = self.spinner.spin(self.config.levels[level], level, self.plan.skipped)
+        self.plan.done(clock(), level, longest, burned, explained=explained)
+        self.number, self.base, self.raw = 1, clock(), self.counters.raw()
+        return record
+
+    def flush(self, now: float) -> bytes:
+        """Close the second's record, and look whether a quota has appeared that a spin should confirm."""
+        record = self.window.pack(now, self.plan.skipped)
+        self.window = Window(BEAT, clock())
+        needed = self.counters.needed_burn()
+        if needed and (needed != self.burn or now - self.plan.confirmed > CONFIRM_SECONDS):
+            self.plan.expect(now, needed)
+        self.burn = needed
+        return record
+
+    def run(self) -> int:
+        """Run until the parent is gone.  Returns the exit code."""
+        while True:
+            now = self.beat()
+            level = self.plan.pick(now)
+            output = b"" if level is None else self.spin(level)
+            if now - self.window.start >= self.config.flush:
+                output += self.flush(now)
+            if not output:
+                continue
+            try:
+                os.write(self.out, output)
+            except BlockingIOError:
+                self.plan.skipped += 1  # the parent does not read: records are lost, never waited for
+            except OSError:
+                return 0
+            if os.getppid() != self.parent:
+                return 0
+
+
+def main(text: str) -> int:
+    """The child's entry: records go to standard output, a pipe.  Returns the exit code."""
+    gc.disable()
+    os.set_blocking(1, False)
+    return Child(Config(text), 1).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else ""))

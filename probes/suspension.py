@@ -1,0 +1,326 @@
+"""Is the CPU taken away?  The parent side of the spin and heartbeat child (``spinner.py``).
+
+Gaps are the detector; run delay, throttled time, steal and lost ticks only attribute them.  This probe
+carries both to the agent and concludes nothing: the child's records become :class:`Window` objects,
+and the sums become exported counters.
+
+The pipe is drained when a slot is due, not when the child writes, so a healthy container costs the
+event loop nothing between slots; 64 KiB hold six minutes of records.
+
+A child that is stopped or killed must not look like a frozen instance: the agent's own loop is the
+witness.  When it ran in the middle of a gap of more than a second, the child alone was held, and the
+window is dropped and counted instead of believed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from probes import spinner
+from probes.reading import Counts, NoData, Reading, flag, gauge, histogram, increment
+
+#: A reading keeps at most this many windows; older ones are dropped and counted.
+MOST_WINDOWS = 48
+#: Without a record for this long the child is not measuring: its flush interval is one second.
+SILENT_SECONDS = 8.0
+#: A gap longer than this asks the witness whether the whole process group was held.
+LONG_GAP_SECONDS = 1.0
+
+_GAP_BUCKETS = spinner.BUCKETS
+
+
+class Window(NamedTuple):
+    """One record of the child: about a second of heartbeats, or one spin.
+
+    Times are monotonic seconds.  ``samples`` are heartbeat targets or clock reads, ``gaps`` those
+    that came late.  ``run_delay``, ``throttled``, ``steal`` and ``lost`` are seconds by which the
+    kernel's counters grew around the gaps; ``None`` where a counter cannot count here.
+    ``work_share`` is what was achieved of the work that an undisturbed spin would have done.
+    """
+
+    spin: bool
+    level: int
+    samples: int
+    gaps: int
+    start: float
+    end: float
+    gap_seconds: float
+    longest: float
+    cpu: float | None
+    run_delay: float | None
+    throttled: float | None
+    steal: float | None
+    lost: float | None
+    work_share: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspensionReading(Reading):
+    """What the child felt since the previous reading."""
+
+    probe: ClassVar[str] = "suspension"
+
+    heartbeats: int = increment("Heartbeat targets that came due (background sampling, not per scrape).")
+    heartbeats_late: int = increment("Heartbeats that woke more than 4 ms after their target.")
+    gap_seconds: Counts = histogram(
+        "Length of the gaps in which no code ran: late heartbeats, and pauses inside a spin.", _GAP_BUCKETS
+    )
+    spins: int = increment("Spins: short bursts of CPU that look for gaps between clock reads.")
+    spins_skipped: int = increment("Spins skipped for lack of budget, and records lost to a full pipe.")
+    spin_wall_seconds: float = increment("Wall time of the spins.")
+    spin_cpu_seconds: float = increment(
+        "Thread CPU time of the spins; believe it only while stallscope_suspension_cpu_clock_counts is 1."
+    )
+    spin_gap_seconds: float = increment("Time inside the spins in which the spin did not run.")
+    work_share_ratio: float | None = gauge(
+        "Work done in the last spin over what the same spin would have done without gaps."
+    )
+    cpu_clock_counts: bool | None = flag(
+        "Whether wall minus CPU time means anything here: 1 it does, 0 it does not (absent: not known)."
+    )
+    steal_seconds: float | None = increment("Growth of the steal column of /proc/stat, all CPUs.")
+    lost_seconds: float | None = increment(
+        "Wall time x CPUs that /proc/stat does not account for (10 ms grains): ticks lost to a hypervisor."
+    )
+    child_restarts: int = increment("Times the measuring child process had to be started again.")
+    child_stops: int = increment("Gaps dropped because only the child was held, not the instance.")
+    windows: tuple[Window, ...] = ()
+
+
+def unpack(raw: bytes) -> tuple[Window, int, tuple[int, ...]]:
+    """One wire record as (window, spins skipped so far, histogram counts)."""
+    values = spinner.RECORD.unpack(raw)
+    kind, level, samples, gaps, skipped, start, end, gap_seconds, longest, *rest = values
+    cpu, run_delay, throttled, steal, lost, work_share = (x if x == x else None for x in rest[:6])
+    window = Window(
+        kind == spinner.SPIN, level, samples, gaps, start, end, gap_seconds, longest,
+        cpu, run_delay, throttled, steal, lost, work_share,
+    )  # fmt: skip
+    return window, skipped, tuple(rest[6:])
+
+
+class TickCounter:
+    """Steal and lost time from the first line of ``/proc/stat``: a difference at each call."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / "proc/stat"
+        self._cpus = os.cpu_count() or 1
+        self._hertz = os.sysconf("SC_CLK_TCK")
+        self._before: tuple[float, float, float] | None = None
+
+    def since(self) -> tuple[float, float] | None:
+        """(steal, lost) in seconds since the last call; ``None`` when there is nothing to compare."""
+        try:
+            with self._path.open("rb") as file:
+                words = file.readline().split()
+            now = time.monotonic()
+            steal, total = int(words[8]) / self._hertz, sum(map(int, words[1:9])) / self._hertz
+        except (OSError, IndexError, ValueError):
+            self._before = None
+            return None
+        before, self._before = self._before, (now, steal, total)
+        if before is None:
+            return None
+        return max(0.0, steal - before[1]), (now - before[0]) * self._cpus - (total - before[2])
+
+
+class SuspensionProbe:
+    """Starts the child, drains its pipe, restarts it with back-off when it is gone.
+
+    ``settings`` is asked for the child's configuration line at each (re)start.  ``witness(a, b)``
+    says whether the agent's loop ran between two monotonic instants.  ``trust`` maps counter names to
+    ``True``/``False``/``None`` as the platform probe judged them.
+    """
+
+    name = "suspension"
+    target = ""
+    reading_type = SuspensionReading
+
+    def __init__(
+        self,
+        settings: Callable[[], str],
+        *,
+        trust: Callable[[], Mapping[str, bool | None]] = dict,
+        witness: Callable[[float, float], bool] = lambda _a, _b: False,
+        root: Path = Path("/"),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings, self._trust, self._witness, self._clock = settings, trust, witness, clock
+        self._root = root
+        self._child: subprocess.Popen[bytes] | None = None
+        self._pipe = -1
+        self._buffer = b""
+        self._placed = b""
+        self._skipped = self._restarts = 0
+        self._retry_at = 0.0
+        self._backoff = 1.0
+        self._heard = self._taken = clock()
+        self._ticks = TickCounter(root)
+        self._ticks.since()
+
+    @property
+    def child_pid(self) -> int | None:
+        """The child's process id while it runs; its CPU and memory count as the agent's own."""
+        return self._child.pid if self._child is not None else None
+
+    def start(self) -> None:
+        """Start the child.  Called by the first :meth:`read` too; earlier when start-up must be short."""
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(reader, False)
+        try:
+            self._child = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-B", spinner.__file__, self._settings()],
+                stdin=subprocess.DEVNULL, stdout=writer, stderr=subprocess.DEVNULL,
+                start_new_session=True, cwd="/", env={},
+            )  # fmt: skip
+        except OSError:
+            os.close(reader)
+            raise
+        finally:
+            os.close(writer)
+        self._pipe, self._buffer, self._skipped = reader, b"", 0
+        self._heard = self._clock()
+        self._placed = self._place()
+
+    def _place(self) -> bytes:
+        """The child's cgroup membership: when somebody moves it, its counters are another group's."""
+        try:
+            return (self._root / f"proc/{self.child_pid}/cgroup").read_bytes()
+        except OSError:
+            return b""
+
+    async def read(self) -> SuspensionReading:
+        """Drain the pipe and sum up.
+
+        Raises NoData while the child is dead, stopped or silent.
+        """
+        now = self._clock()
+        if self._child is None:
+            if now < self._retry_at:
+                raise NoData(f"the measuring child process ended; next start in {self._retry_at - now:.0f} s")
+            self.start()
+        records = list(self._drain())
+        self._check_child(now, bool(records))
+        seconds, self._taken = now - self._taken, now
+        return self._sum_up(records, now, seconds)
+
+    def _drain(self) -> Iterator[tuple[Window, int, tuple[int, ...]]]:
+        while True:
+            try:
+                chunk = os.read(self._pipe, 65536)
+            except BlockingIOError:
+                break
+            self._buffer += chunk
+            if len(chunk) < 65536:
+                break
+        size = spinner.RECORD.size
+        whole = len(self._buffer) // size * size
+        raw, self._buffer = self._buffer[:whole], self._buffer[whole:]
+        for at in range(0, whole, size):
+            yield unpack(raw[at : at + size])
+
+    def _check_child(self, now: float, heard: bool) -> None:
+        assert self._child is not None
+        code = self._child.poll()
+        if code is not None:
+            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+            self._drop_child()
+            self._restarts += 1
+            self._retry_at, self._backoff = now + self._backoff, min(60.0, self._backoff * 2)
+            raise NoData(f"the measuring child process was ended {how}; it is started again")
+        if heard:
+            self._heard, self._backoff = now, max(1.0, self._backoff / 2)
+        elif now - self._heard > SILENT_SECONDS:
+            state = self._child_state()
+            raise NoData(
+                f"the measuring child process {self._child.pid} has been silent for "
+                f"{now - self._heard:.0f} s (state {state})",
+                "let it run: kill -CONT it if a debugger or a person stopped it" if state == "T" else "",
+            )
+        if self._placed != (placed := self._place()) and placed:
+            self._drop_child()
+            self.start()
+
+    def _child_state(self) -> str:
+        try:
+            text = (self._root / f"proc/{self.child_pid}/stat").read_text()
+        except OSError:
+            return "unknown"
+        return text.rpartition(")")[2].split()[0]
+
+    def _sum_up(
+        self, records: list[tuple[Window, int, tuple[int, ...]]], now: float, seconds: float
+    ) -> SuspensionReading:
+        counts = [0] * (len(_GAP_BUCKETS) + 1)
+        kept: list[Window] = []
+        skipped = stops = 0
+        for window, skipped_so_far, gaps in records:
+            skipped += max(0, skipped_so_far - self._skipped)
+            self._skipped = skipped_so_far
+            if window.longest > LONG_GAP_SECONDS and self._held_alone(window):
+                stops += 1
+                continue
+            kept.append(window)
+            counts = [a + b for a, b in zip(counts, gaps, strict=True)]
+        beats = [w for w in kept if not w.spin]
+        spins = [w for w in kept if w.spin]
+        trust = self._trust()
+        unseen: dict[str, str] = {}
+        ticks = self._ticks.since()
+        for field, counter in (("steal_seconds", "steal"), ("lost_seconds", "lost_ticks")):
+            if trust.get(counter) is False or ticks is None:
+                unseen[field] = "/proc/stat cannot count this here"
+        clock = trust.get("thread_cpu_time")
+        if clock is None:
+            unseen["cpu_clock_counts"] = "not known whether CPU time stops in a gap here"
+        if not spins:
+            unseen["work_share_ratio"] = "no spin was due in this slot"
+        restarts, self._restarts = self._restarts, 0
+        return SuspensionReading(
+            taken=now,
+            seconds=seconds,
+            unseen=unseen,
+            heartbeats=sum(w.samples for w in beats),
+            heartbeats_late=sum(w.gaps for w in beats),
+            gap_seconds=Counts(tuple(counts), sum(w.gap_seconds for w in kept)),
+            spins=len(spins),
+            spins_skipped=skipped,
+            spin_wall_seconds=sum(w.end - w.start for w in spins),
+            spin_cpu_seconds=sum(w.cpu or 0.0 for w in spins),
+            spin_gap_seconds=sum(w.gap_seconds for w in spins),
+            work_share_ratio=spins[-1].work_share if spins else None,
+            cpu_clock_counts=clock,
+            steal_seconds=None if "steal_seconds" in unseen or ticks is None else ticks[0],
+            lost_seconds=None if "lost_seconds" in unseen or ticks is None else ticks[1],
+            child_restarts=restarts,
+            child_stops=stops,
+            windows=tuple(kept[-MOST_WINDOWS:]),
+        )
+
+    def _held_alone(self, window: Window) -> bool:
+        """Whether the agent's loop ran inside the window's longest gap, so that only the child was held."""
+        edge = 0.25
+        return self._witness(window.end - window.longest + edge, window.end - edge)
+
+    def _drop_child(self) -> None:
+        child, self._child = self._child, None
+        if child is not None and child.poll() is None:
+            child.kill()
+            child.wait()
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+
+    async def aclose(self) -> None:
+        """End the child and wait for it."""
+        await asyncio.sleep(0)
+        self._drop_child()

@@ -1,0 +1,44 @@
+"""What is still open when the harness is told to end.
+
+`with` covers an exception and Ctrl-C. SIGTERM would end Python without unwinding, so the first thing
+remembered turns it into SystemExit, and an atexit hook closes whatever is left, newest first.
+"""
+
+from __future__ import annotations
+
+import atexit
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+
+_open: list[Callable[[], None]] = []
+
+
+def remember(close: Callable[[], None]) -> None:
+    """`close` must be safe to call twice, and must call `forget`."""
+    _leave_on_sigterm()
+    _open.append(close)
+
+
+def forget(close: Callable[[], None]) -> None:
+    with suppress(ValueError):
+        _open.remove(close)
+
+
+def _leave(signum: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + signum)
+
+
+def _leave_on_sigterm() -> None:
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _leave)
+
+
+@atexit.register
+def _close_all() -> None:
+    while _open:
+        with suppress(Exception):  # one that fails must not keep the others open
+            _open.pop()()
