@@ -4,7 +4,7 @@ SHELL := /bin/bash
 
 UV_VERSION := 0.13.8
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
-PYTHON ?= $(firstword $(foreach v,3.13 3.12 3.11,$(shell command -v python$(v))) python3)
+PYTHON ?= python3
 
 .PHONY: help install run test lint format check doctor bench lab lab-tools lock docs clean
 
