@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.history import History
+from probes.cgroup import CgroupReading
 from probes.spinner import LATE_SECONDS, STOP_GAP_SECONDS
 from probes.suspension import LONG_GAP_SECONDS, SuspensionReading, Window
 
@@ -113,8 +114,61 @@ class CpuBreakdown:
         return 1.0 - self.shares[RUNNING]
 
 
+@dataclass(frozen=True, slots=True)
+class Throttling:
+    """What the kernel's counters say of one group's quota over a span.
+
+    ``share`` is the share of wall time in which its ready work was held; ``per_second`` is the growth
+    of throttled time, which sums over CPUs and may exceed 1; ``hit`` of ``ran`` periods were throttled.
+    """
+
+    share: float = 0.0
+    per_second: float = 0.0
+    hit: float = 0.0
+    ran: float = 0.0
+
+
+def throttling(history: History, seconds: float, target: str = "") -> Throttling:
+    """The group's throttling without what the agent's own spins met, at the level where it is worst.
+
+    Throttled time T (per second of wall) sums over CPUs.  In a period of length P that is throttled,
+    n busy threads run Q/n each before the quota Q is gone, so each CPU counts P (1 - q/n) with q = Q/P.
+    With f the share of wall time in throttled periods, T = f (n - q) recovers n, and no thread is held
+    for longer than f (1 - q/n); T itself is the bound when the quota ran out late in its periods.
+    """
+    readings = history.window(CgroupReading, seconds, target)
+    spins = spin_view(history, seconds).spins if not target else ()
+    wall = sum(r.seconds for r in readings) - sum(w.end - w.start for w in spins)
+    if wall <= 0:
+        return Throttling()
+    met = sum(w.throttled or 0.0 for w in spins)
+    worst = Throttling()
+    for path in {path for r in readings for path in (r.throttled_seconds or {})}:
+        time = max(0.0, _grown(readings, "throttled_seconds", path) - met) / wall
+        hit, ran = _grown(readings, "throttled_periods", path), _grown(readings, "periods", path)
+        limit = next(((r.limit_cores or {}).get(path) for r in reversed(readings)), None)
+        period = next(((r.period_seconds or {}).get(path) for r in reversed(readings)), None)
+        share = min(1.0, time)
+        if limit and period and hit:
+            inside = min(1.0, hit * period / wall)
+            threads = max(1.0, time / inside + limit)
+            share = min(share, max(0.0, inside * (1 - limit / threads)))
+        if share >= worst.share:
+            worst = Throttling(share, time, hit, ran)
+    return worst
+
+
+def _grown(readings: Sequence[CgroupReading], field: str, path: str) -> float:
+    return float(sum((getattr(r, field) or {}).get(path, 0.0) for r in readings))
+
+
 def cpu(history: History, seconds: float) -> CpuBreakdown | None:
-    """The CPU breakdown of the last ``seconds``; ``None`` while there is no heartbeat."""
+    """The CPU breakdown of the last ``seconds``; ``None`` while there is no heartbeat.
+
+    The quota's part is the kernel's own where its counters count: a wake-up as short as a heartbeat
+    often runs from the millisecond of quota that an idle CPU keeps back, and would see less than the
+    app's busy thread does.
+    """
     readings = history.window(SuspensionReading, seconds)
     windows = [w for reading in readings for w in reading.windows]
     beats = [w for w in windows if not w.spin]
@@ -125,8 +179,11 @@ def cpu(history: History, seconds: float) -> CpuBreakdown | None:
     causes = sum((attribute(w) for w in beats), Causes())
     causes = _assign_unknown(causes, share, readings, [w for w in windows if w.spin])
     total = causes.total or 1.0
-    parts = (causes.quota, causes.hypervisor, causes.contention, causes.freeze, causes.unknown)
-    suspended = dict(zip(PARTS[1:], (share * part / total for part in parts), strict=True))
+    quota = max(throttling(history, seconds).share, share * causes.quota / total)
+    parts = (causes.hypervisor, causes.contention, causes.freeze, causes.unknown)
+    others = [share * part / total for part in parts]
+    room = min(1.0, (1.0 - quota) / sum(others)) if sum(others) else 1.0
+    suspended = dict(zip(PARTS[1:], (quota, *(part * room for part in others)), strict=True))
     shares = {RUNNING: 1.0 - sum(suspended.values()), **suspended}
     return CpuBreakdown(shares, samples, sum(w.gaps for w in beats), sum(w.end - w.start for w in beats))
 

@@ -38,6 +38,8 @@ _log = logging.getLogger("stallscope.diagnosis")
 Verdict = Literal["present", "absent", "unknown"]
 LEAST_COVERAGE = 0.5
 BREAKDOWN_SECONDS = 60.0
+#: From this availability on, more CPU would change nothing that a person could notice.
+GOOD = 0.95
 _SEVERITIES = ("info", "warning", "critical")
 
 
@@ -185,13 +187,20 @@ class Engine:
     ) -> str:
         causes = [f for f in findings if f.explained_by is None]
         if causes:
-            said = "; ".join(f"{f.title.lower()}: {f.evidence[0].text}" for f in causes[:3])
+            said = "; ".join(f"{_inside(f.title)}: {f.evidence[0].text}" for f in causes[:3])
+            if all(f.severity == "info" for f in causes):
+                said = f"nothing is held up now, but worth knowing: {said}"
             return f"{said[0].upper()}{said[1:]}."
         if blind or cpu is None:
             reasons = [a.because for a in answers.values() if isinstance(a, Unknown)]
             return f"Cannot tell yet: {reasons[0] if reasons else 'nothing has been measured'}."
         view = breakdown.spin_view(self._history, 300.0)
         available = min(cpu.shares[breakdown.RUNNING], view.available if view.available is not None else 1.0)
+        if available < GOOD:
+            return (
+                f"No cause was found, but the CPU was available only {available:.0%} of the time when it was wanted, "
+                "in gaps too short for a limit: other work on these CPUs is the likely reason."
+            )
         return (
             f"Nothing takes the CPU away: it was available {available:.1%} of the time whenever it was wanted. "
             "Changing the billing mode or the CPU limit will not help."
@@ -222,6 +231,11 @@ class Engine:
         """RFC 3339 of a monotonic instant: computed now, so a stepped clock moves all stamps alike."""
         epoch = self._wall() - (self._clock() - monotonic)
         return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _inside(title: str) -> str:
+    """A title inside a sentence: its first letter small, unless it begins an acronym."""
+    return title if title[1:2].isupper() else title[0].lower() + title[1:]
 
 
 def _cannot_see(platform: PlatformReading | None, history: History) -> tuple[CannotSee, ...]:

@@ -69,12 +69,12 @@ def _changes(history: History, own: bool) -> tuple[str, ...]:
     return ("move busy neighbours to other CPUs or machines", "raise this container's cpu.weight (cpu.shares)")
 
 
-ADVICE = "Give this container a larger share of the machine, or its neighbours less."
+ADVICE = "Other work keeps the CPUs busy: give this container a larger share of the machine, or its neighbours less."
 OWN_ADVICE = "The container's own threads crowd each other out: run fewer of them, or add CPUs."
 
 RULE = Rule(
     id="cpu_contended",
-    title="The CPUs are busy with other work",
+    title="Ready work waits for a CPU",
     meaning="Threads that are ready wait in the run queue because all CPUs run something else; no limit is at work.",
     disproof="run delay in /proc/PID/schedstat grows by less than a quarter of a busy thread's wall time",
     needs=(SuspensionReading,),

@@ -37,31 +37,21 @@ def _target(history: History, target: str) -> Judgement:
     if not readings:
         return Unknown(*history.why_missing(CgroupReading, SPAN, target))
     limit = readings[-1].cpu_limit_cores
-    wall = sum(r.seconds for r in readings) or 1.0
-    throttled = _most(readings, "throttled_seconds")
-    hit, ran = _most(readings, "throttled_periods"), _most(readings, "periods")
-    own = not target
-    mine = _spins(history, SPAN) if own else []
-    by_probe = sum(w.throttled or 0.0 for w in mine)
-    cpu = breakdown.cpu(history, SPAN) if own else None
-    felt = cpu.shares["suspended_quota"] if cpu else 0.0
-    counted = max(0.0, throttled - by_probe) / wall
+    held = breakdown.throttling(history, SPAN, target)
     evidence = [
         Evidence(
-            f"the kernel held this group back {throttled / wall:.2f} s per second, in {hit:.0f} of {ran:.0f} periods",
-            throttled / wall, "seconds per second",
+            f"the kernel counted {held.per_second:.2f} s of throttled time per second (sum of CPUs), "
+            f"in {held.hit:.0f} of {held.ran:.0f} periods",
+            held.per_second, "seconds per second",
         ),
         *([Evidence(f"the CPU limit is {limit:.2f} cores", limit, "cores")] if limit is not None else []),
     ]  # fmt: skip
-    harmed = (cpu is not None and cpu.late > 1 and felt >= SHARE.value) or (
-        counted >= SHARE.value and ran and hit / ran >= PERIODS.value
-    )
-    share = min(1.0, max(felt, counted if not own else min(counted, 1.0)))
-    if harmed:
-        lead = Evidence(f"ready work was held by the quota {share:.0%} of the time", share, "ratio")
-        severity: Severity = "critical" if share >= SEVERE.value else "warning"
+    if held.share >= SHARE.value and held.hit / max(1.0, held.ran) >= PERIODS.value:
+        lead = Evidence(f"ready work was held by the quota {held.share:.0%} of the time", held.share, "ratio")
+        severity: Severity = "critical" if held.share >= SEVERE.value else "warning"
         return _present(history, target, severity, 0.97, (lead, *evidence), limit)
-    proof = [w for w in _spins(history, LOOK_BACK) if _met(w)] if own else []
+    spins = breakdown.spin_view(history, LOOK_BACK).spins if not target else ()
+    proof = [w for w in spins if _met(w)]
     if limit is not None and limit < 1 and proof:
         last = proof[-1]
         text = (
@@ -69,24 +59,10 @@ def _target(history: History, target: str) -> Judgement:
             f"for {last.longest:.3f} s; only the agent's own probe has met the limit so far"
         )
         return _present(history, target, "info", 0.9, (Evidence(text, last.longest, "seconds"), *evidence), limit)
-    why = f"throttled {counted:.1%} of the time outside the agent's own probe" + (
+    why = f"ready work was held {held.share:.1%} of the time" + (
         f" at a limit of {limit:.2f} cores" if limit is not None else "; no CPU limit is set here"
     )
-    return Absent(why, (Evidence(why, counted, "ratio"),))
-
-
-def _most(readings: list[CgroupReading], field: str) -> float:
-    """The counter's growth at the level where it grew most: one level's throttling shows in no other's."""
-    sums: dict[str, float] = {}
-    for reading in readings:
-        for path, value in (getattr(reading, field) or {}).items():
-            sums[path] = sums.get(path, 0.0) + value
-    return max(sums.values(), default=0.0)
-
-
-def _spins(history: History, seconds: float) -> list[Window]:
-    readings = history.window(SuspensionReading, seconds)
-    return [w for reading in readings for w in reading.windows if w.spin]
+    return Absent(why, (Evidence(why, held.share, "ratio"),))
 
 
 def _met(window: Window) -> bool:

@@ -33,12 +33,14 @@ def _judge(history: History) -> Judgement:
     evidence = [Evidence(f"ready work was held {share:.0%} of the time", share, "ratio")]
     available = None
     if spins:
-        last = spins[-1]
+        last = max(spins, key=lambda w: w.longest)
+        burned = last.end - last.start - last.gap_seconds
         available = 1 - last.gap_seconds / (last.end - last.start)
-        evidence.append(Evidence(
-            f"a burst got {last.end - last.start - last.gap_seconds:.3f} s of CPU, then nothing for "
-            f"{last.longest:.3f} s: about {available:.0%} of a core is available", available, "ratio",
-        ))  # fmt: skip
+        text = (
+            f"a burst got {burned:.3f} s of CPU, then nothing for {last.longest:.3f} s: "
+            f"at most {available:.0%} of a core is available"
+        )
+        evidence.insert(0, Evidence(text, available, "ratio"))
     if late and (longest := max(w.longest for w in late)):
         evidence.append(Evidence(f"the longest gap was {longest:.3f} s", longest, "seconds"))
     big = sum(w.gaps for w in late)

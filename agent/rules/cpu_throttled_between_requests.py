@@ -26,6 +26,7 @@ SPAN = 300.0
 GONE = Threshold("available between requests, at most", 0.5, "ratio", "Cloud Run leaves about 0.05")
 THERE = Threshold("available during requests, at least", 0.8, "ratio", "short of it the limit is always there")
 EACH = Threshold("windows of each kind", 2, "", "one may be chance")
+CYCLES = Threshold("changes between the two regimes", 4, "", "two full cycles: one episode is not a pattern")
 #: This much around a transition belongs to neither kind: quotas change with a delay.
 MARGIN = 0.3
 
@@ -107,8 +108,9 @@ def _infer(history: History, telling: Sequence[Window]) -> Judgement:
         if len(spins) < EACH.value:
             return Unknown("no two spins in five minutes, and " + reason[0], reason[1])
         clean = sum(map(available, spins)) / len(spins)
+        more = ": changing the billing mode will not help" if clean >= THERE.value else ", in short gaps only"
         return Absent(
-            f"CPU was available {clean:.1%} of the time whenever it was wanted: changing the billing mode will not help",
+            f"CPU was available {clean:.1%} of the time whenever it was wanted{more}",
             (Evidence(f"{len(spins)} bursts got {clean:.1%} of the CPU", clean, "ratio"),),
         )
     evidence = (
@@ -121,7 +123,7 @@ def _infer(history: History, telling: Sequence[Window]) -> Judgement:
     cloud = _on_cloud_run(history)
     if _declared_limit(history):
         return Absent("a CPU limit that stayed the same explains the gaps", evidence)
-    enough = len(gone) >= EACH.value and len(there) >= EACH.value and _switches(gone, there) >= 2
+    enough = len(gone) >= EACH.value and len(there) >= EACH.value and _switches(gone, there) >= CYCLES.value
     if enough:
         return Present("warning", 0.6 if cloud else 0.4, settings.scope(history), evidence, _advice(history))
     if cloud and len(gone) > EACH.value and Side(tuple(gone)).available <= 0.2:
@@ -172,7 +174,7 @@ RULE = Rule(
     "Background work, connection pools and work after the response crawl, and it looks like a slow database.",
     disproof="a burst of CPU with no request in flight runs at full speed",
     needs=(SuspensionReading,),
-    thresholds=(GONE, THERE, EACH),
+    thresholds=(GONE, THERE, EACH, CYCLES),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,

@@ -1,0 +1,293 @@
+"""The proofs that the README and the closing notes quote: the real agent under real quotas, counted.
+
+Each proof is one function that yields rows (plain dicts); ``python -m tests.lab PROOF ...`` runs them,
+prints a Markdown table each and writes ``lab-results/PROOF.json``.  Nothing is asserted here: a row
+says what was expected and what was found, and the misses are shown beside the hits.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.lab import loads
+from tests.lab.process import Running
+from tests.lab.quota import CpuGroup
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+AGENT = [sys.executable, "-m", "agent.cli"]
+Row = dict[str, Any]
+
+QUOTAS: tuple[float | None, ...] = (0.05, 0.1, 0.2, 0.5, 0.8, None)
+#: Cores that cells which run at the same time may use together: more would be contention of our own making.
+CORES_AT_ONCE = 1.25
+
+
+class Cores:
+    """Lets cells run side by side while the cores that they need together stay below a bound."""
+
+    def __init__(self, total: float) -> None:
+        self._free, self._changed = total, threading.Condition()
+
+    @contextmanager
+    def taken(self, cores: float) -> Iterator[None]:
+        """Wait for this much, and give it back."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._free >= cores)
+            self._free -= cores
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += cores
+                self._changed.notify_all()
+
+
+def _side_by_side(cells: Iterable[tuple[float, Callable[[], Row]]]) -> Iterator[Row]:
+    cores = Cores(CORES_AT_ONCE)
+
+    def one(cell: tuple[float, Callable[[], Row]]) -> Row:
+        with cores.taken(min(cell[0], CORES_AT_ONCE)):
+            return cell[1]()
+
+    with ThreadPoolExecutor(8) as pool:
+        yield from pool.map(one, cells)
+
+
+@contextmanager
+def app(group: CpuGroup, busy: bool, seconds: float) -> Iterator[Running]:
+    """The app of a cell: burning a core, or asleep."""
+    with Running(loads.command("busy" if busy else "idle", seconds=seconds), group=group, timeout=seconds + 60) as run:
+        yield run
+
+
+@contextmanager
+def agent(group: CpuGroup | None, *flags: str, seconds: float = 900) -> Iterator[tuple[Running, str]]:
+    """The running agent and its address."""
+    command = [*AGENT, "run", "--json", "--listen", "127.0.0.1:0", *flags]
+    with Running(command, group=group, timeout=seconds, cwd=REPOSITORY) as run:
+        line = run.wait_for("http://", timeout=120)
+        found = re.search(r"http://[^/]+", line.text)
+        assert found is not None
+        yield run, found[0]
+
+
+def health(address: str) -> Row:
+    """The report; 503 is an answer."""
+    try:
+        with urllib.request.urlopen(f"{address}/health", timeout=60) as answer:
+            return dict(json.load(answer))
+    except urllib.error.HTTPError as error:
+        return dict(json.loads(error.read()))
+
+
+def _percent(quota: float | None) -> str:
+    return "none" if quota is None else f"{quota:.0%}"
+
+
+def quotas(repeats: int = 5, seconds: int = 15) -> Iterator[Row]:
+    """`stallscope doctor` under every quota, the app busy and idle: the findings, and what they should be."""
+
+    def cell(quota: float | None, busy: bool) -> Row:
+        with CpuGroup(f"q{random.randrange(10**6)}", quota) as group, app(group, busy, seconds + 90):
+            time.sleep(1)
+            command = [*group.preexec(), *AGENT, "doctor", "--json", "--for", f"{seconds}s"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=REPOSITORY, check=False)
+        found = [f["rule"] for f in json.loads(done.stdout)["findings"]] if done.stdout else ["no output"]
+        right = [] if quota is None else ["cpu_quota_throttled"]
+        return {
+            "quota": _percent(quota), "app": "busy" if busy else "idle", "expected": right, "found": found,
+            "hit": found == right, "exit": done.returncode,
+        }  # fmt: skip
+
+    cells = [
+        (min(1.0, quota or 1.0) if busy else 0.15, lambda q=quota, b=busy: cell(q, b))
+        for _ in range(repeats)
+        for quota in QUOTAS
+        for busy in (True, False)
+    ]
+    yield from _side_by_side(cells)
+
+
+def shares(repeats: int = 2, seconds: float = 62) -> Iterator[Row]:
+    """The suspended share on /health over 60 s against cpuacct (1 - CPU used) and throttled time."""
+
+    def cell(quota: float, busy: bool) -> Row:
+        with ExitStack() as stack:
+            group = stack.enter_context(CpuGroup(f"s{random.randrange(10**6)}", quota))
+            _, address = stack.enter_context(agent(group))
+            stack.enter_context(app(group, busy, seconds + 60))
+            time.sleep(8)
+            used, throttled, start = group.usage_seconds(), group.throttled_seconds(), time.monotonic()
+            time.sleep(seconds)
+            used, throttled = group.usage_seconds() - used, group.throttled_seconds() - throttled
+            wall = time.monotonic() - start
+            told = health(address)["breakdown"]["cpu"]
+        truth = 1 - used / wall if busy else min(1.0, throttled / wall)
+        suspended = 1 - told["running"]
+        return {
+            "quota": _percent(quota), "app": "busy" if busy else "idle", "told": round(suspended, 4),
+            "by_quota": told["suspended_quota"], "cpuacct": round(1 - used / wall, 4),
+            "throttled_per_s": round(throttled / wall, 4), "error_pp": round(100 * (suspended - truth), 2),
+        }  # fmt: skip
+
+    cells = [
+        (quota if busy else 0.1, lambda q=quota, b=busy: cell(q, b))
+        for _ in range(repeats)
+        for quota in QUOTAS
+        if quota is not None and quota <= 0.5
+        for busy in (True, False)
+    ]
+    yield from _side_by_side(cells)
+
+
+def latency(repeats: int = 10, quota: float = 0.05) -> Iterator[Row]:
+    """Seconds from the quota's onset to the finding, and from lifting it to its end, at default settings."""
+
+    def cell(busy: bool, number: int) -> Row:
+        with ExitStack() as stack:
+            group = stack.enter_context(CpuGroup(f"l{random.randrange(10**6)}"))
+            run, _ = stack.enter_context(agent(group))
+            stack.enter_context(app(group, busy, 240))
+            time.sleep(12 + 5 * random.random())
+            group.set_quota(quota)
+            found = _await(run, time.monotonic(), "present")
+            time.sleep(10 + 5 * random.random())
+            group.set_quota(None)
+            cleared = _await(run, time.monotonic(), "absent")
+        return {
+            "quota": _percent(quota), "app": "busy" if busy else "idle", "run": number,
+            "seconds_to_finding": found, "seconds_to_clear": cleared,
+        }  # fmt: skip
+
+    # Unthrottled the busy app takes a core: one of them and one idle cell at a time.
+    cells = [
+        (1.0 if busy else 0.2, lambda b=busy, n=number: cell(b, n))
+        for number in range(repeats)
+        for busy in (True, False)
+    ]
+    yield from _side_by_side(cells)
+
+
+def _await(run: Running, since: float, verdict: str, limit: float = 90) -> float | None:
+    """When the agent said so: the line on its standard output appears when /health changes."""
+    try:
+        for line in run.lines(limit):
+            record = line.json() or {}
+            if record.get("rule") == "cpu_quota_throttled" and record.get("now") == verdict and line.at > since:
+                return round(line.at - since, 2)
+    except TimeoutError:
+        pass
+    return None
+
+
+def harm(repeats: int = 5, seconds: float = 60, quota: float = 0.05) -> Iterator[Row]:
+    """The work of a busy app in a 5 % group with the agent inside, against one without, at the same time."""
+    for number in range(repeats):
+        with ExitStack() as stack:
+            groups = [stack.enter_context(CpuGroup(f"h{number}{side}", quota)) for side in "ab"]
+            _, address = stack.enter_context(agent(groups[0]))
+            time.sleep(2)
+            runs = [stack.enter_context(app(group, True, seconds + 40)) for group in groups]
+            stop = threading.Event()
+            scraper = threading.Thread(target=_scrape, args=(address, stop), daemon=True)
+            scraper.start()
+            time.sleep(seconds + 12)
+            stop.set()
+            work = [_work(run, 8.0, seconds) for run in runs]
+            yield {
+                "run": number, "with_agent": work[0], "without": work[1], "lost": round(1 - work[0] / work[1], 4),
+            }  # fmt: skip
+
+
+def _scrape(address: str, stop: threading.Event) -> None:
+    while not stop.wait(15):
+        with urllib.request.urlopen(f"{address}/metrics", timeout=60) as answer:
+            answer.read()
+
+
+def _work(run: Running, skip: float, seconds: float) -> float:
+    """Units per second between ``skip`` and ``skip + seconds`` after the load's first line."""
+    points: list[tuple[float, float]] = []
+    try:
+        for record in run.records(0.2):
+            if "at" in record:
+                points.append((record["at"], record["units"]))
+    except TimeoutError:
+        pass
+    start = points[0][0] + skip
+    inside = [p for p in points if start <= p[0] <= start + seconds]
+    return round((inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0]), 2)
+
+
+def neighbours(minutes: float = 10, busy: int = 3) -> Iterator[Row]:
+    """Busy neighbours outside any quota, agent at default settings: everything that it ever said."""
+    with ExitStack() as stack:
+        run, address = stack.enter_context(agent(None, seconds=minutes * 60 + 120))
+        for _ in range(busy):
+            stack.enter_context(Running(loads.command("busy", seconds=minutes * 60), timeout=minutes * 60 + 60))
+        said: dict[str, int] = {}
+        end = time.monotonic() + minutes * 60
+        try:
+            for record in run.records(minutes * 60):
+                if record.get("now") == "present":
+                    said[record["rule"]] = said.get(record["rule"], 0) + 1
+                if time.monotonic() > end:
+                    break
+        except TimeoutError:
+            pass
+        report = health(address)
+    false = {rule: count for rule, count in said.items() if rule != "cpu_contended"}
+    yield {
+        "neighbours": busy, "minutes": minutes, "said": said, "false": false,
+        "at_the_end": [f["rule"] for f in report["findings"]], "breakdown": report["breakdown"]["cpu"],
+    }  # fmt: skip
+
+
+def summary(name: str, rows: list[Row]) -> list[Row]:
+    """The rows of a table: repeated cells become one row with counts or medians."""
+    if name == "quotas":
+        cells: dict[tuple[str, str], list[Row]] = {}
+        for row in rows:
+            cells.setdefault((row["quota"], row["app"]), []).append(row)
+        return [
+            {
+                "quota": quota, "app": who, "right": f"{sum(r['hit'] for r in cell)} of {len(cell)}",
+                "misses": [r["found"] for r in cell if not r["hit"]],
+            }
+            for (quota, who), cell in cells.items()
+        ]  # fmt: skip
+    if name == "latency":
+        table = []
+        for who in ("busy", "idle"):
+            entry: Row = {"app": who}
+            for key in ("seconds_to_finding", "seconds_to_clear"):
+                values = [r[key] for r in rows if r["app"] == who and r[key] is not None]
+                missed = sum(r[key] is None for r in rows if r["app"] == who)
+                entry[key] = f"median {statistics.median(values):.1f}, worst {max(values):.1f}" if values else "none"
+                entry[key] += f", {missed} missed" if missed else ""
+            table.append(entry)
+        return table
+    return rows
+
+
+PROOFS: dict[str, Callable[[], Iterator[Row]]] = {
+    "quotas": quotas,
+    "shares": shares,
+    "latency": latency,
+    "harm": harm,
+    "neighbours": neighbours,
+}

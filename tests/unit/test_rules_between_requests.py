@@ -1,0 +1,188 @@
+"""cpu_throttled_between_requests: the flagship, and everything that looks like it."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.rules import BY_ID
+from agent.rules.rule import Absent, Judgement, Present, Unknown
+from probes.platform import Environment
+from tests.unit.builders import ALL_COUNT, CLEAN, NONE_COUNTS, Burst, Scene, beat, spin
+
+NOT_HELP = "changing the billing mode will not help"
+GONE = Burst((0.095,), burn=0.005)
+
+
+def judge(scene: Scene) -> Judgement:
+    return BY_ID["cpu_throttled_between_requests"].judge(scene.history)
+
+
+def cloud_run(environment: Environment = "cloud_run_service") -> Scene:
+    return Scene(trust=NONE_COUNTS, environment=environment, sandbox="gvisor", service="shop")
+
+
+def billed_by_request(scene: Scene, *, told: bool, rounds: int = 4) -> Scene:
+    """A minute without a request and almost no CPU, then 20 s with one and all the CPU, and again."""
+    for _ in range(rounds):
+        scene.run(40, spins=GONE, cause="hidden", in_flight=0 if told else None)
+        scene.run(20, spins=CLEAN, cause="hidden", in_flight=2 if told else None)
+    return scene
+
+
+@pytest.mark.parametrize(
+    ("told", "severity", "least"), [(True, "critical", 0.9), (False, "warning", 0.5)], ids=["told", "inferred"]
+)
+def test_the_cpu_that_goes_when_requests_end_is_found_and_inference_is_less_sure(
+    told: bool, severity: str, least: float
+) -> None:
+    judgement = judge(billed_by_request(cloud_run(), told=told))
+    assert isinstance(judgement, Present), judgement
+    assert judgement.severity == severity
+    assert judgement.confidence >= least
+    assert (judgement.confidence < 0.9) is not told
+    assert any("inferred" in e.text for e in judgement.evidence) is not told
+
+
+def test_on_cloud_run_the_advice_is_the_flag_and_the_annotation_of_this_service() -> None:
+    judgement = judge(billed_by_request(cloud_run(), told=True))
+    assert isinstance(judgement, Present)
+    assert "gcloud run services update shop --no-cpu-throttling" in judgement.advice.changes
+    assert any('run.googleapis.com/cpu-throttling: "false"' in change for change in judgement.advice.changes)
+    assert judgement.scope == "whole instance"
+
+
+def test_elsewhere_the_advice_names_no_setting_of_cloud_run() -> None:
+    judgement = judge(billed_by_request(Scene(), told=True))
+    assert isinstance(judgement, Present)
+    assert not any("gcloud" in change for change in judgement.advice.changes)
+
+
+def test_busy_work_between_requests_is_found_by_late_heartbeats_without_any_spin() -> None:
+    scene = cloud_run()
+    for _ in range(3):
+        scene.run(40, gap=0.095, spins=None, cause="hidden", in_flight=0)
+        scene.run(20, spins=None, cause="hidden", in_flight=1)
+    assert isinstance(judge(scene), Present)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "inferred"])
+def test_cpu_that_is_always_there_says_that_the_billing_mode_will_not_help(told: bool) -> None:
+    scene = cloud_run().run(120, cause="hidden", in_flight=0 if told else None)
+    judgement = judge(scene)
+    assert isinstance(judgement, Absent)
+    assert NOT_HELP in judgement.because
+
+
+@pytest.mark.parametrize("in_flight", [0, None], ids=["told", "inferred"])
+def test_heartbeats_on_time_in_an_idle_container_clear_nobody(in_flight: int | None) -> None:
+    judgement = judge(cloud_run().run(300, spins=None, cause="hidden", in_flight=in_flight))
+    assert isinstance(judgement, Unknown)
+    assert NOT_HELP not in judgement.because
+
+
+def test_one_spin_may_be_chance_and_clears_nobody() -> None:
+    judgement = judge(cloud_run().run(60, spins=Burst(every=300.0), cause="hidden"))
+    assert isinstance(judgement, Unknown)
+
+
+@pytest.mark.parametrize("in_flight", [1, None], ids=["told", "inferred"])
+def test_a_cpu_that_is_gone_during_requests_too_is_not_the_billing_mode(in_flight: int | None) -> None:
+    """A limit outside a sandbox that is not Cloud Run."""
+    scene = Scene(trust=NONE_COUNTS, sandbox="gvisor")
+    for _ in range(3):
+        scene.run(40, gap=0.095, cause="hidden", in_flight=None if in_flight is None else 0)
+        scene.run(20, gap=0.095, cause="hidden", in_flight=in_flight)
+    assert not isinstance(judge(scene), Present)
+
+
+def test_without_any_request_to_compare_with_it_is_unknown_unless_cloud_run_explains_it() -> None:
+    elsewhere = Scene().run(120, spins=GONE, in_flight=0)
+    assert isinstance(judge(elsewhere), Unknown)
+    on_cloud_run = cloud_run().run(120, spins=GONE, cause="hidden", in_flight=0)
+    found = judge(on_cloud_run)
+    assert isinstance(found, Present)
+    assert found.confidence < 0.9
+
+
+def constant_quota(*, told: bool, spins_in_requests: bool) -> Scene:
+    """Kubernetes, limits.cpu 50m, never changed: requests wait for a database and hardly want the CPU."""
+    scene = Scene(trust=ALL_COUNT, environment="kubernetes")
+    for _ in range(4):
+        scene.run(40, spins=GONE, cause="quota", limit=0.05, in_flight=0 if told else None)
+        spins = GONE if spins_in_requests else None
+        scene.run(20, spins=spins, cause="quota", limit=0.05, in_flight=2 if told else None)
+    return scene
+
+
+_SIGNAL_DEFECT = pytest.mark.xfail(
+    strict=True,
+    reason="DEFECT: with a request signal a constant quota is convicted: on-time beats of waiting requests "
+    "count as available CPU, and neither the declared limit nor the spins during requests are asked",
+)
+
+
+@pytest.mark.parametrize(
+    ("told", "spins_in_requests"),
+    [
+        pytest.param(False, True, id="inferred"),
+        pytest.param(True, True, id="told, spins in both", marks=_SIGNAL_DEFECT),
+        pytest.param(True, False, id="told, spins between only", marks=_SIGNAL_DEFECT),
+    ],
+)
+def test_a_constant_declared_quota_under_bursty_demand_is_not_the_billing_mode(
+    told: bool, spins_in_requests: bool
+) -> None:
+    assert not isinstance(judge(constant_quota(told=told, spins_in_requests=spins_in_requests)), Present)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="DEFECT: a constant limit is blamed even where its counter shows that it held nobody"
+)
+@pytest.mark.parametrize("limit", [1.0, 4.0])
+def test_a_declared_limit_that_throttled_nobody_explains_nothing(limit: float) -> None:
+    """Cloud Run's second generation: a real kernel with cpu.max, throttled from outside of it."""
+    scene = Scene(trust=ALL_COUNT, environment="cloud_run_service")
+    for _ in range(4):
+        scene.run(40, gap=0.095, cause="nobody", limit=limit)
+        scene.run(20, spins=CLEAN, limit=limit)
+    assert isinstance(judge(scene), Present)
+
+
+@pytest.mark.parametrize("in_flight", [0, None], ids=["told", "inferred"])
+def test_contention_between_requests_is_not_the_billing_mode(in_flight: int | None) -> None:
+    scene = Scene(environment="cloud_run_service")
+    scene.run(120, spins=Burst((0.014,) * 3), cause="contention", in_flight=in_flight)
+    assert isinstance(judge(scene), Absent)
+
+
+_FREEZE_DEFECT = pytest.mark.xfail(strict=True, reason="DEFECT: frozen windows count as CPU gone between requests")
+
+
+@pytest.mark.parametrize(
+    "freezes",
+    [pytest.param(1, marks=_FREEZE_DEFECT), pytest.param(3, marks=_FREEZE_DEFECT)],
+)
+def test_freezes_are_not_the_billing_mode(freezes: int) -> None:
+    scene = Scene(environment="cloud_run_service").run(60)
+    for _ in range(freezes):
+        scene.freeze(30.0).run(20)
+    assert isinstance(judge(scene), Absent)
+
+
+def test_a_window_around_a_transition_belongs_to_neither_kind() -> None:
+    """The only gaps fall within the margin after a request ended."""
+    scene = cloud_run().run(20, spins=None, cause="hidden", in_flight=1)
+    for _ in range(3):
+        start = scene.clock()
+        scene.slot([spin(start + 0.1, burn=0.005, gaps=[0.095], cause="hidden")], in_flight=0)
+        scene.slot([beat(scene.clock(), cause="hidden")], in_flight=1)
+    assert isinstance(judge(scene), Unknown)
+
+
+def test_a_quota_that_someone_moves_is_found_without_a_signal_and_said_to_be_inferred() -> None:
+    scene = Scene()
+    for _ in range(3):
+        scene.run(40, spins=GONE, cause="quota", limit=0.05).run(40, spins=CLEAN, limit=2.0)
+    judgement = judge(scene)
+    assert isinstance(judgement, Present)
+    assert judgement.confidence < 0.5
