@@ -1,8 +1,9 @@
 """The composition root: builds every part from the settings and runs them in one loop.
 
 Order matters at start-up.  The socket is bound first, so that a taken port is an error before anything
-runs.  The platform is looked at next, because the child's plan depends on what can be believed here.
-The child is started before the heavy imports, so that it measures while they load.
+runs.  The heavy imports come next, before the child is started: on a slow or small machine they crowd
+the CPUs for seconds, and the child would report the agent's own start-up as contention.  The platform is
+looked at just before the child, because the child's plan depends on what can be believed here.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from probes.suspension import SuspensionProbe
 #: there the ladder is climbed from time to time, because nothing else would show a mild quota.
 SPIN_EVERY_SEEN = (20.0, 0.0, 0.0, 0.0)
 SPIN_EVERY_BLIND = (9.0, 300.0, 1800.0, 3600.0)
+#: While there is a finding slots come twice as often: its end is news too.
+HURRIED_PACE = 0.5
 
 
 class Agent:
@@ -55,7 +58,11 @@ class Agent:
         self.pulse = Pulse()
         self.platform = PlatformProbe(root=root, environ=environ)
         self.suspension = SuspensionProbe(
-            self._child_settings, trust=self._trust, witness=self.pulse.ran_between, root=root
+            self._child_settings,
+            trust=self._trust,
+            witness=self.pulse.ran_between,
+            root=root,
+            on_news=self._news,
         )
         self.cost = Cost(lambda: self.suspension.child_pid)
         self.schedule = Schedule(self.history, self._after, over_budget=self._over_budget)
@@ -78,7 +85,9 @@ class Agent:
             self.in_flight, file=requests.file, url=requests.metrics_url, metric=requests.metric,
             timeout=requests.timeout_seconds,
         )  # fmt: skip
-        self.schedule.add(probe, requests.every_seconds, requests.timeout_seconds + 1)
+        polled = requests.file or requests.metrics_url
+        every = requests.every_seconds if polled else config.suspension.every_seconds
+        self.schedule.add(probe, every, requests.timeout_seconds + 1)
         self.schedule.add(self.platform, config.platform.every_seconds, 5)
 
     def _trust(self) -> dict[str, bool | None]:
@@ -99,6 +108,7 @@ class Agent:
             f"interval={settings.heartbeat_seconds}",
             f"jitter={settings.heartbeat_seconds * 0.83:.4f}",
             f"budget={settings.budget_ratio}",
+            f"send={min(4.0, settings.every_seconds * 0.8):.1f}",
             f"levels={','.join(map(str, settings.spin_seconds))}",
             f"every={','.join(map(str, every))}",
             f"climb={int(blind)}",
@@ -112,15 +122,18 @@ class Agent:
                 parts.append("cgroups=" + ",".join(row for row in rows if not set(row) & set(",;")))
         return ";".join(parts)
 
+    def _news(self) -> None:
+        self.schedule.nudge()
+
     def _over_budget(self) -> bool:
         ratio = self.cost.ratio()
         return ratio is not None and ratio > self.config.budget.cpu_ratio
 
     async def start(self) -> None:
-        """Look at the platform and start the child.  Raises OSError when no process can be started."""
+        """Look at the platform, start the child and make a first report.  Raises OSError when no process can be started."""
         self.history.add(await self.platform.read())
         self.suspension.start()
-        self.state.child_alive = True
+        self.publish()
 
     async def run(self) -> None:
         """Measure until cancelled."""
@@ -159,6 +172,7 @@ class Agent:
             platform_labels=platform.labels if platform is not None else {},
             lines_dropped=self.lines_dropped(),
         )
+        self.schedule.pace = HURRIED_PACE if report.findings else 1.0
         self._on_report(report, changes)
         return report
 

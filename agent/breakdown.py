@@ -20,9 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from agent.history import History
 from probes.cgroup import CgroupReading
+from probes.platform import PlatformReading
 from probes.spinner import LATE_SECONDS, STOP_GAP_SECONDS
 from probes.suspension import LONG_GAP_SECONDS, SuspensionReading, Window
 
@@ -87,16 +89,65 @@ def attribute(window: Window) -> Causes:
     return Causes(quota, contention, hypervisor, freeze, rest - hypervisor - freeze)
 
 
-def suspended_share(beats: Sequence[Window]) -> float:
+@dataclass(frozen=True, slots=True)
+class Beats:
+    """Heartbeats added up: how many came due and late, the late ones' seconds, and whose fault they were."""
+
+    samples: int = 0
+    late: int = 0
+    gap_seconds: float = 0.0
+    seconds: float = 0.0
+    causes: Causes = Causes()
+
+    def __add__(self, other: Beats) -> Beats:
+        return Beats(
+            self.samples + other.samples,
+            self.late + other.late,
+            self.gap_seconds + other.gap_seconds,
+            self.seconds + other.seconds,
+            self.causes + other.causes,
+        )
+
+    @property
+    def share(self) -> float:
+        """The estimate of the suspended share of wall time; 0.0 without samples."""
+        if not self.late:
+            return 0.0
+        length = 2 * self.gap_seconds / self.late - LATE_SECONDS
+        correction = length / (length - LATE_SECONDS) if length > 2 * LATE_SECONDS else MOST_CORRECTION
+        return min(1.0, self.late / self.samples * min(MOST_CORRECTION, correction))
+
+
+def add_up(windows: Iterable[Window]) -> Beats:
+    """The heartbeat windows among these, added up."""
+    beats = (Beats(w.samples, w.gaps, w.gap_seconds, w.end - w.start, attribute(w)) for w in windows if not w.spin)
+    return sum(beats, Beats())
+
+
+def suspended_share(beats: Iterable[Window]) -> float:
     """The heartbeat's estimate of the suspended share of these windows; 0.0 without samples."""
-    samples = sum(w.samples for w in beats)
-    late = sum(w.gaps for w in beats)
-    if not late:
-        return 0.0
-    mean = sum(w.gap_seconds for w in beats) / late
-    length = 2 * mean - LATE_SECONDS
-    correction = length / (length - LATE_SECONDS) if length > 2 * LATE_SECONDS else MOST_CORRECTION
-    return min(1.0, late / samples * min(MOST_CORRECTION, correction))
+    return add_up(beats).share
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """One reading, added up once: rules look at five minutes of readings in every slot."""
+
+    beats: Beats
+    spins: tuple[Window, ...]
+    large: tuple[Window, ...]
+
+
+#: A heartbeat this late is a large gap: noise of an unthrottled system rarely reaches it.
+LARGE_GAP_SECONDS = 0.03
+
+
+@lru_cache(maxsize=512)  # by identity: a reading never changes
+def digest(reading: SuspensionReading) -> Digest:
+    """A reading's heartbeats as a sum, its spins, and its heartbeat windows with a large gap."""
+    spins = tuple(w for w in reading.windows if w.spin)
+    large = tuple(w for w in reading.windows if not w.spin and w.longest >= LARGE_GAP_SECONDS)
+    return Digest(add_up(reading.windows), spins, large)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +221,11 @@ def cpu(history: History, seconds: float) -> CpuBreakdown | None:
     app's busy thread does.
     """
     readings = history.window(SuspensionReading, seconds)
-    windows = [w for reading in readings for w in reading.windows]
-    beats = [w for w in windows if not w.spin]
-    samples = sum(w.samples for w in beats)
-    if not samples:
+    beats = sum((digest(r).beats for r in readings), Beats())
+    if not beats.samples:
         return None
-    share = suspended_share(beats)
-    causes = sum((attribute(w) for w in beats), Causes())
-    causes = _assign_unknown(causes, share, readings, [w for w in windows if w.spin])
+    share = beats.share
+    causes = _assign_unknown(history, beats.causes, share, readings)
     total = causes.total or 1.0
     quota = max(throttling(history, seconds).share, share * causes.quota / total)
     parts = (causes.hypervisor, causes.contention, causes.freeze, causes.unknown)
@@ -185,12 +233,10 @@ def cpu(history: History, seconds: float) -> CpuBreakdown | None:
     room = min(1.0, (1.0 - quota) / sum(others)) if sum(others) else 1.0
     suspended = dict(zip(PARTS[1:], (quota, *(part * room for part in others)), strict=True))
     shares = {RUNNING: 1.0 - sum(suspended.values()), **suspended}
-    return CpuBreakdown(shares, samples, sum(w.gaps for w in beats), sum(w.end - w.start for w in beats))
+    return CpuBreakdown(shares, beats.samples, beats.late, beats.seconds)
 
 
-def _assign_unknown(
-    causes: Causes, share: float, readings: Sequence[SuspensionReading], spins: Iterable[Window]
-) -> Causes:
+def _assign_unknown(history: History, causes: Causes, share: float, readings: Sequence[SuspensionReading]) -> Causes:
     """Give the heartbeats' unexplained gaps to the hypervisor as far as spins or ticks say so.
 
     A heartbeat alone cannot tell: the clock ticks of a sleeping vCPU are not lost.  The spins around it
@@ -198,13 +244,16 @@ def _assign_unknown(
     """
     if causes.unknown <= 0:
         return causes
-    felt = sum((attribute(w) for w in spins), Causes())
+    felt = sum((attribute(w) for r in readings for w in digest(r).spins), Causes())
     told = felt.hypervisor + felt.unknown
     fraction = felt.hypervisor / told if told else 0.0
     wall = sum(r.seconds for r in readings)
     taken = sum((r.steal_seconds or 0.0) + (r.lost_seconds or 0.0) for r in readings)
     unexplained = share * wall * causes.unknown / causes.total
-    if taken > max(LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE * wall):
+    platform = history.latest(PlatformReading)
+    most = 2 * unexplained * ((platform.cpus if platform else None) or 1)
+    # Far more than all CPUs could have lost in these gaps is another event's, such as a freeze's.
+    if max(LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE * wall) < taken <= most:
         fraction = max(fraction, min(1.0, taken / unexplained))
     moved = causes.unknown * fraction
     return Causes(causes.quota, causes.contention, causes.hypervisor + moved, causes.freeze, causes.unknown - moved)
@@ -230,7 +279,6 @@ class SpinView:
 
 def spin_view(history: History, seconds: float, most: int = 1000) -> SpinView:
     """The last ``most`` spins of the last ``seconds``."""
-    windows = (w for reading in history.window(SuspensionReading, seconds) for w in reading.windows)
-    spins = tuple(w for w in windows if w.spin)[-most:]
+    spins = tuple(w for r in history.window(SuspensionReading, seconds) for w in digest(r).spins)[-most:]
     causes = sum((attribute(w) for w in spins), Causes())
     return SpinView(spins, causes, sum(w.end - w.start for w in spins))

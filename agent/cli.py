@@ -27,16 +27,42 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.  Returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    _open_standard_streams()
     try:
-        code: int = arguments.command(arguments)
+        return _dispatch(argv)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of our output is gone (a pager that was closed): no news, and no traceback.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        _silence_output()  # the reader is gone (a pager that was closed): no news, and no traceback
+        return HEALTHY
+    except OSError as error:
+        _silence_output()
+        print(f"stallscope: cannot write the output: {error.strerror or error}", file=sys.stderr)
+        return UNAVAILABLE
+
+
+def _dispatch(argv: Sequence[str] | None) -> int:
+    """Run the command and flush what it printed, here where a failure to do so is caught."""
+    try:
+        arguments = _parser().parse_args(argv)
+        code: int = arguments.command(arguments)
+    finally:
+        sys.stdout.flush()
     return code
+
+
+def _silence_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _open_standard_streams() -> None:
+    """Descriptors 0 to 2 must be open: otherwise a socket would get one of them, and our lines."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(fd)
+    for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
 
 
 def script() -> NoReturn:
@@ -176,7 +202,7 @@ def _check_config(arguments: argparse.Namespace) -> int:
     for section, values in config.model_dump(mode="json").items():
         print(f"[{section}]")
         for key, value in values.items():
-            shown = "# unset" if value is None else json.dumps(value)
+            shown = "# unset" if value is None else json.dumps(value, ensure_ascii=False)
             print(f"{'# ' if value is None else ''}{key} = {shown}")
         print()
     print(

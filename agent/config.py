@@ -9,14 +9,17 @@ setting that silently does nothing is found only when it is needed.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
+
+from agent.settings import Address, Config, parse_address
+
+__all__ = ["Address", "Config", "ConfigError", "load", "parse_address"]
 
 PREFIX = "STALLSCOPE_"
 #: Kubernetes gives every pod variables like these for each Service; one named stallscope is not a setting.
@@ -35,147 +38,6 @@ class ConfigError(Exception):
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("\n".join(faults))
         self.faults = tuple(faults)
-
-
-class Address(NamedTuple):
-    """Where to listen."""
-
-    host: str
-    port: int
-
-
-def parse_address(text: str) -> Address:
-    """``HOST:PORT`` (``[::1]:9768`` for IPv6; port 0 picks a free one).  Raises ValueError."""
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError("must be HOST:PORT with a port of 0 to 65535, like 127.0.0.1:9768")
-    if host != "localhost":
-        try:
-            ipaddress.ip_address(host)
-        except ValueError:
-            raise ValueError("the host must be an IP address or localhost") from None
-    return Address(host, int(port))
-
-
-def _address(text: str) -> str:
-    parse_address(text)
-    return text
-
-
-def _http_url(text: str) -> str:
-    if not text.startswith(("http://", "https://")):
-        raise ValueError("must begin with http:// or https://")
-    return text
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Http(_Section):
-    """The HTTP server."""
-
-    listen: Annotated[str, AfterValidator(_address)] = Field(
-        "127.0.0.1:9768", description="HOST:PORT of /health, /metrics and the rest."
-    )
-    most_connections: int = Field(32, ge=1, le=1024, description="Further connections get 503.")
-
-
-class Suspension(_Section):
-    """The heartbeat and spin child."""
-
-    every_seconds: float = Field(5.0, ge=1, le=60, description="Time between two slots.")
-    heartbeat_seconds: float = Field(0.12, ge=0.02, le=1, description="Mean time between two heartbeats.")
-    budget_ratio: float = Field(
-        0.002, ge=0.0001, le=0.05, description="Most CPU that spins may use, as a share of one core."
-    )
-    spin_seconds: tuple[float, float, float, float] = Field(
-        (0.012, 0.04, 0.13, 0.32),
-        description="The ladder: lengths of a spin, short to long; a quota of q cores shows after q x 0.1 s.",
-    )
-    spin_every_seconds: tuple[float, float, float, float] | None = Field(
-        None,
-        description="Time between two spins of each length, 0 for never.  Unset: chosen for the platform, "
-        "rare where the kernel's own counters can be believed.",
-    )
-
-
-class Cgroup(_Section):
-    """Quotas, throttling and memory of the cgroup."""
-
-    every_seconds: float = Field(5.0, ge=1, le=60, description="Time between two slots.")
-
-
-class Platform(_Section):
-    """Where the agent runs and which counters can be believed."""
-
-    every_seconds: float = Field(60.0, ge=5, le=3600, description="Time between two slots.")
-
-
-class App(_Section):
-    """The app whose cgroup is watched beside the agent's own (needs a shared PID namespace)."""
-
-    process: str = Field("", max_length=64, description="Name of the app's process as in /proc/PID/comm.")
-    pid: int | None = Field(None, ge=1, description="The app's process id; wins over the name.")
-
-
-class Requests(_Section):
-    """How the agent learns whether a request is in flight.  All three may be used; any one that says so counts."""
-
-    file: str = Field("", description="A file that holds the number of requests in flight.")
-    metrics_url: Annotated[str, AfterValidator(_http_url)] | None = Field(
-        None, description="The app's metrics page, scraped for the gauge below."
-    )
-    metric: str = Field(
-        "http_requests_in_flight|http_server_active_requests|http_requests_inprogress|in_flight_requests",
-        description="Name of the gauge; alternatives separated by |.",
-    )
-    own: bool = Field(False, description="Count the requests that the agent itself serves.")
-    every_seconds: float = Field(5.0, ge=0.5, le=60, description="Time between two looks at file and gauge.")
-    timeout_seconds: float = Field(1.0, ge=0.1, le=10, description="Time-out of one scrape.")
-
-
-class Budget(_Section):
-    """What the agent may use: checked when the settings are read, enforced while it runs."""
-
-    cpu_ratio: float = Field(0.01, ge=0.001, le=0.5, description="Agent and child together, share of one core.")
-    memory_bytes: int = Field(
-        96 * 2**20, ge=64 * 2**20, le=2**33, description="Agent and child together; history is refused above it."
-    )
-
-
-class History(_Section):
-    """How much is remembered."""
-
-    seconds: float = Field(600.0, ge=120, le=3600, description="Length of the history.")
-
-
-class Rules(_Section):
-    """Which rules run."""
-
-    disabled: tuple[str, ...] = Field((), description="Rule ids that are not judged.")
-
-
-class Log(_Section):
-    """Lines on standard output."""
-
-    format: Literal["json", "none"] = Field("json", description="json: one line per change; none: silence.")
-
-
-class Config(_Section):
-    """All settings."""
-
-    http: Http = Http()
-    suspension: Suspension = Suspension()
-    cgroup: Cgroup = Cgroup()
-    platform: Platform = Platform()
-    app: App = App()
-    requests: Requests = Requests()
-    budget: Budget = Budget()
-    history: History = History()
-    rules: Rules = Rules()
-    log: Log = Log()
 
 
 def predicted_cpu_ratio(config: Config) -> float:
@@ -262,7 +124,8 @@ def _from_text(section: str, key: str, text: str) -> Any:
 
 def _sentence(fault: Any, source: Mapping[str, str]) -> str:
     path = ".".join(str(part) for part in fault["loc"])
-    where = source.get(".".join(str(part) for part in fault["loc"][:2]), "")
+    key = ".".join(str(part) for part in fault["loc"][:2])
+    where = source.get(key) or next((of for name, of in source.items() if name.startswith(f"{key}.")), "")
     suffix = f" ({where})" if where else ""
     if fault["type"] == "extra_forbidden":
         return f"{path}{suffix}: no such setting{_near(fault['loc'])}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -9,6 +10,11 @@ from typing import Any
 
 TIMEOUT_SECONDS = 10.0
 MOST_BYTES = 4 * 2**20
+#: What makes an answer a report: the contract's keys and their JSON types.
+_KEYS: dict[str, type] = {
+    "status": str, "verdict": str, "findings": list, "ruled_out": list, "unknown": list, "cannot_see": list,
+    "breakdown": dict, "platform": dict, "agent": dict,
+}  # fmt: skip
 
 
 class Unreachable(Exception):
@@ -26,10 +32,12 @@ def get_report(url: str) -> dict[str, Any]:
         report = json.loads(body)
     except OSError as error:
         raise Unreachable(f"{url}: {getattr(error, 'reason', error)}") from None
-    except ValueError:
+    except http.client.HTTPException as error:
+        raise Unreachable(f"{url}: not an HTTP answer ({type(error).__name__})") from None
+    except (ValueError, RecursionError):
         raise Unreachable(f"{url}: the answer is not a report") from None
-    if not isinstance(report, dict) or "findings" not in report:
-        raise Unreachable(f"{url}: the answer is not a report, or the agent is still starting")
+    if not isinstance(report, dict) or any(not isinstance(report.get(key), kind) for key, kind in _KEYS.items()):
+        raise Unreachable(f"{url}: the answer is not a report of stallscope")
     return report
 
 

@@ -1,6 +1,7 @@
 """When probes run: jittered slots, time-outs, a budget.  The only place that catches a probe's exception.
 
-Deadlines are absolute and monotonic; a slot that was missed is counted and skipped, never caught up,
+News from a probe brings its slots forward (:meth:`Schedule.nudge`), and while something is wrong all slots
+come twice as often: so they can be rare in healthy times.  Deadlines are absolute and monotonic; a slot that was missed is counted and skipped, never caught up,
 so a suspended agent does not wake to a burst of its own making.  Slots that fall close together run in
 one wake-up.  One second apart, a *pulse* notes that the loop is alive: it is the witness by which the
 suspension probe tells a frozen instance from a stopped child, and its lateness is exported.
@@ -9,6 +10,7 @@ suspension probe tells a frozen instance from a stopped child, and its lateness 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from bisect import bisect_left
@@ -26,6 +28,10 @@ PULSE_SECONDS = 0.9
 #: Slots this much ahead of their time, as a share of their interval, join a wake-up that happens anyway.
 EARLY_SHARE = 0.2
 JITTER_SHARE = 0.1
+#: News brings a slot forward, but not closer than this to the last wake-up.
+NUDGE_SECONDS = 4.0
+#: Probes that come more rarely than this are not concerned by news.
+NUDGED_EVERY = 30.0
 _GOLDEN = 0.6180339887498949
 
 OUTCOMES = ("ok", "no_data", "failed", "timeout", "skipped")
@@ -85,12 +91,16 @@ class Schedule:
         *,
         over_budget: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+        sleep: Callable[[float], Awaitable[Any]] | None = None,
     ) -> None:
         self.entries: list[Entry] = []
+        self.failures = 0
         self._history, self._after, self._over_budget = history, after, over_budget
-        self._clock, self._sleep = clock, sleep
+        self._clock, self._sleep = clock, sleep or self._doze
         self._turn = 0
+        self._last_turn = clock()
+        self._news = asyncio.Event()
+        self.pace = 1.0
 
     def add(self, probe: Probe[Reading], every: float, timeout: float | None = None) -> None:
         """Schedule a probe each ``every`` seconds; a read may take ``timeout`` (default: 80 % of that)."""
@@ -107,9 +117,24 @@ class Schedule:
             await self._sleep(max(0.0, min(entry.due for entry in self.entries) - self._clock()))
             await self.turn()
 
+    async def _doze(self, seconds: float) -> None:
+        """Sleep until then, or until there is news."""
+        self._news.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+
+    def nudge(self) -> None:
+        """There is news: bring every slot that comes often forward, but keep a distance to the last one."""
+        soon = max(self._clock(), self._last_turn + NUDGE_SECONDS)
+        for entry in self.entries:
+            if entry.every <= NUDGED_EVERY and entry.due > soon:
+                entry.due = soon
+        self._news.set()
+
     async def turn(self) -> None:
         """Run every probe that is due, together."""
-        now = self._clock()
+        self._last_turn = now = self._clock()
         due = [entry for entry in self.entries if entry.due <= now + entry.every * EARLY_SHARE]
         self._turn += 1
         skip = self._over_budget() and self._turn % 2 == 0
@@ -117,11 +142,15 @@ class Schedule:
             missed = int((now - entry.due) / entry.every) if now > entry.due else 0
             entry.outcomes["skipped"] += missed + (1 if skip else 0)
             jitter = 1 + JITTER_SHARE * (self._turn * _GOLDEN % 1.0 - 0.5) * 2
-            entry.due = now + entry.every * jitter
+            entry.due = now + entry.every * jitter * self.pace
         if skip or not due:
             return
         results = await asyncio.gather(*(self._read(entry) for entry in due))
-        self._after([reading for reading in results if reading is not None])
+        try:
+            self._after([reading for reading in results if reading is not None])
+        except Exception:  # a defect in judging or telling must not end the measuring; the old report stays
+            self.failures += 1
+            _log.exception("the report could not be made")
 
     async def _read(self, entry: Entry) -> Reading | None:
         """One slot of one probe: whatever happens, it ends here."""

@@ -69,13 +69,7 @@ async def serve_until_stopped(config: Config, *, as_json: bool) -> int:
     teller = Teller(as_json) if config.log.format != "none" else None
     tell = teller.changes if teller else lambda _report, _changes: None
     agent = Agent(config, on_report=tell)
-    try:
-        await agent.start()
-    except OSError as error:
-        print(f"stallscope: the measuring child cannot be started: {error.strerror}", file=sys.stderr)
-        sock.close()
-        return UNAVAILABLE
-    from exporters import http  # noqa: PLC0415 - FastAPI: after the child has been started
+    from exporters import http  # noqa: PLC0415 - FastAPI: after the port has been taken
     from exporters.prometheus import MetricsPage  # noqa: PLC0415 - same
 
     page = MetricsPage(agent.state, READINGS)
@@ -85,8 +79,15 @@ async def serve_until_stopped(config: Config, *, as_json: bool) -> int:
     app: Any = http.create_app(http.Pages(agent.state, page), agent.in_flight.set, __version__)
     if config.requests.own:
         app = _counting(app, agent)
+    serving_ready = server.prepare(app, config.http.most_connections)
+    try:
+        await agent.start()
+    except OSError as error:
+        print(f"stallscope: the measuring child cannot be started: {error.strerror}", file=sys.stderr)
+        sock.close()
+        return UNAVAILABLE
     measuring = asyncio.create_task(agent.run())
-    serving = asyncio.create_task(server.serve(app, sock, stop, config.http.most_connections))
+    serving = asyncio.create_task(serving_ready.serve(sock, stop))
     _greet(sock.getsockname()[:2])
     if teller and not as_json:
         asyncio.get_running_loop().call_later(FIRST_REPORT_SECONDS, _first_report, teller, agent)

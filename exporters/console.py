@@ -57,7 +57,7 @@ def _breakdown(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
     for part, share in cpu.items():
         if share >= 0.0005 or part == "running":
             bar = "█" * round(share * 40)
-            yield f"  {part.replace('_', ' '):<24} {share:7.1%}  {bar}"
+            yield f"  {part.replace('_', ' '):<24} {share:7.1%}  {bar}".rstrip()
     yield ""
 
 
@@ -86,10 +86,7 @@ def _findings(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
 
 
 def _bullet(mark: str, text: str) -> Iterator[str]:
-    lines = wrap(text, WIDTH - 4)
-    yield f"  {mark} {lines[0] if lines else ''}"
-    for line in lines[1:]:
-        yield f"    {line}"
+    yield from wrap(f"{mark} {text}", WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
 def _list(title: str, items: Sequence[Mapping[str, Any]], key: str, paint: _Paint) -> Iterator[str]:

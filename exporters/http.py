@@ -5,7 +5,7 @@ Every page is rendered once per report and served from memory, so a scrape costs
 liveness answer depends on nothing but the loop: a verdict that restarts containers makes storms.
 
 Importing this module imports FastAPI, which is most of the start-up time: ``agent.service`` does it
-after the measuring child has been started.
+after the port has been taken and before the measuring child is started.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from starlette.requests import ClientDisconnect
 
 from agent.report import to_json
 from exporters import console, schema
@@ -38,18 +39,16 @@ class Pages:
         self._cached: dict[str, tuple[int, bytes]] = {}
 
     def health(self) -> tuple[int, bytes]:
-        """(HTTP status, body): pass and warn are 200, fail is 503, nothing yet is 503."""
+        """(HTTP status, body): pass and warn are 200, fail is 503."""
         snapshot = self._state.snapshot
-        if snapshot is None:
-            return 503, b'{"status":"fail","verdict":"Starting: nothing has been measured yet."}'
+        assert snapshot is not None, "the first report is made before the server starts"
         body = self._page("health", lambda: json.dumps(to_json(snapshot.report)).encode())
         return (503 if snapshot.report.status == "fail" else 200), body
 
     def text(self) -> bytes:
         """The report as text."""
         snapshot = self._state.snapshot
-        if snapshot is None:
-            return b"Starting: nothing has been measured yet.\n"
+        assert snapshot is not None, "the first report is made before the server starts"
         return self._page("text", lambda: console.render(to_json(snapshot.report)).encode())
 
     def ready(self) -> bool:
@@ -145,10 +144,13 @@ def _is_loopback(host: str) -> bool:
 
 async def _body(request: Request) -> bytes:
     raw = b""
-    async for chunk in request.stream():
-        raw += chunk
-        if len(raw) > MOST_BODY_BYTES:
-            raise ValueError(f"the body must be at most {MOST_BODY_BYTES} bytes")
+    try:
+        async for chunk in request.stream():
+            raw += chunk
+            if len(raw) > MOST_BODY_BYTES:
+                raise ValueError(f"the body must be at most {MOST_BODY_BYTES} bytes")
+    except ClientDisconnect:
+        raise ValueError("the body ended early") from None
     return raw
 
 

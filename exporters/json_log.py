@@ -24,19 +24,20 @@ class LineWriter:
     def __init__(self, fd: int = 1) -> None:
         self._fd = fd
         self.dropped = 0
+        self._cut = False
 
     def write(self, line: str) -> None:
-        """Write a line, or drop it.  A line that is cut half-way by a full pipe is ended at the next write."""
-        raw = line.encode()
-        for at in range(0, len(raw), PIECE):
-            if not self._writable():
-                self.dropped += 1
-                return
+        """Write a line, or drop it.  A line that a full pipe cut short is ended before the next one."""
+        raw = (b"\n" if self._cut else b"") + line.encode()
+        at = 0
+        while at < len(raw) and self._writable():
             try:
-                os.write(self._fd, raw[at : at + PIECE])
+                at += os.write(self._fd, raw[at : at + PIECE])
             except OSError:
-                self.dropped += 1
-                return
+                break
+        if at < len(raw):
+            self.dropped += 1
+        self._cut = raw[:at][-1:] != b"\n" if at else self._cut
 
     def _writable(self) -> bool:
         poll = select.poll()

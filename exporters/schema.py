@@ -37,7 +37,7 @@ def health_responses(media_type: str) -> dict[int | str, dict[str, Any]]:
     """200 for pass and warn, 503 for fail: the same body.  :func:`complete` adds its schema."""
     return {
         200: {"description": "pass or warn", "content": {media_type: {}}},
-        503: {"description": "fail: a critical finding, or nothing measured yet", "content": {media_type: {}}},
+        503: {"description": "fail: a critical finding", "content": {media_type: {}}},
     }
 
 

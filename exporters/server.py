@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Iterator
 from typing import Any
 
 #: A client that connects and says nothing, or keeps its connection open unused, is given up after this.
 IDLE_SECONDS = 30
+#: A request must be complete and answered within this: every page is served from memory.
+REQUEST_SECONDS = 10
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -32,28 +35,49 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-async def serve(app: Any, sock: socket.socket, stop: asyncio.Event, most_connections: int) -> None:
-    """Serve until ``stop`` is set, then finish what is under way, for two seconds at most."""
+def prepare(app: Any, most_connections: int) -> Server:
+    """The server, with everything imported and nothing running."""
     import uvicorn  # noqa: PLC0415 - with FastAPI, only when there is something to serve
     from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415
 
+    # What clients do wrong is theirs: uvicorn would tell it on standard error, where a full pipe blocks.
+    logger = logging.getLogger("uvicorn")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+
     class Protocol(H11Protocol):
-        """Also gives up on a client that connects and then says nothing."""
+        """Gives every client a deadline: to begin a request, and to see it through."""
+
+        _deadline: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self.timeout_keep_alive_task = self.loop.call_later(IDLE_SECONDS, self._too_slow)
+            self._expect(IDLE_SECONDS)
 
-        def _too_slow(self) -> None:
-            if getattr(self, "cycle", None) is None and not self.transport.is_closing():
-                self.transport.close()
+        def data_received(self, data: bytes) -> None:
+            if not self._deadline or self._deadline.when() > self.loop.time() + REQUEST_SECONDS:
+                self._expect(REQUEST_SECONDS)
+            super().data_received(data)
 
-    class Server(uvicorn.Server):
+        def on_response_complete(self) -> None:
+            self._expect(None)
+            super().on_response_complete()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._expect(None)
+            super().connection_lost(exc)
+
+        def _expect(self, seconds: float | None) -> None:
+            if self._deadline is not None:
+                self._deadline.cancel()
+            self._deadline = self.loop.call_later(seconds, self.transport.abort) if seconds else None
+
+    class Sleeping(uvicorn.Server):
         """A uvicorn server that sleeps until it is told to stop."""
 
         async def main_loop(self) -> None:
             await self.on_tick(0)
-            await stop.wait()
+            await self.stop.wait()
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -64,4 +88,17 @@ async def serve(app: Any, sock: socket.socket, stop: asyncio.Event, most_connect
         server_header=False, date_header=False, limit_concurrency=most_connections,
         timeout_keep_alive=IDLE_SECONDS, timeout_graceful_shutdown=2, h11_max_incomplete_event_size=16384,
     )  # fmt: skip
-    await Server(config).serve(sockets=[sock])
+    config.load()
+    return Server(Sleeping(config))
+
+
+class Server:
+    """A prepared server: :meth:`serve` runs it."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    async def serve(self, sock: socket.socket, stop: asyncio.Event) -> None:
+        """Serve until ``stop`` is set, then finish what is under way, for two seconds at most."""
+        self._inner.stop = stop
+        await self._inner.serve(sockets=[sock])

@@ -102,7 +102,7 @@ def _declare(help: str, kind: Kind, *, by: str = "", buckets: tuple[float, ...] 
     return dataclasses.field(default=None, metadata={_SPEC: (help, kind, by, buckets)})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reading:
     """One record of one probe.
 

@@ -31,6 +31,7 @@ from probes.reading import NoData, Reading, gauge
 
 MOST_BYTES = 1_000_000
 MOST_TRANSITIONS = 4096
+MOST_SOURCES = 16
 #: A pushed number above zero that is not renewed for this long no longer counts: its sender may be gone.
 STALE_SECONDS = 300.0
 
@@ -68,7 +69,12 @@ class InFlight:
         self._transitions: deque[Transition] = deque(maxlen=MOST_TRANSITIONS)
 
     def set(self, source: str, count: int) -> None:
-        """From now on this source has ``count`` requests in flight."""
+        """From now on this source has ``count`` requests in flight.
+
+        Raises ValueError when there are too many sources.
+        """
+        if source not in self._counts and len(self._counts) >= MOST_SOURCES:
+            raise ValueError(f"source {source!r}: there are {MOST_SOURCES} sources already")
         self._renewed[source] = self._clock()
         if self._counts.get(source) != count:
             self._counts[source] = count

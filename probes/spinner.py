@@ -55,6 +55,8 @@ CHUNK_SECONDS = 60e-6
 MOST_TARGETS = 10_000
 #: A quota below one core is met by a spin once in this time, so that the knowledge stays fresh.
 CONFIRM_SECONDS = 480.0
+#: Signs of contention bring the next spin forward, but not closer than this to the last one.
+ODD_SECONDS = 10.0
 GOLDEN = 0.6180339887498949
 NAN = float("nan")
 
@@ -67,6 +69,7 @@ class Config:
         self.interval = float(given.get("interval", "0.12"))
         self.jitter = float(given.get("jitter", "0.1"))
         self.flush = float(given.get("flush", "1.0"))
+        self.send = float(given.get("send", "4.0"))
         self.budget = float(given.get("budget", "0.002"))
         self.levels = [float(x) for x in given.get("levels", "0.012,0.04,0.13,0.32").split(",")]
         self.every = [float(x) for x in given.get("every", "20,0,0,0").split(",")]
@@ -265,7 +268,7 @@ class Plan:
         if self.extra is None:
             if late >= 0.012 and explained < late / 2 and now >= self.cooled and len(self.oddities) > 1:
                 self.extra, self.climbing = (now + 0.2, self.level), True
-            elif len(self.oddities) >= 4 and now - self.last_spin > 5.0:
+            elif len(self.oddities) >= 4 and now - self.last_spin > ODD_SECONDS:
                 self.extra = (now + 0.2, self.level)
 
     def expect(self, now: float, burn: float) -> None:
@@ -342,7 +345,8 @@ class Child:
         self.number, self.burn = 1, 0.0
         self.plan = Plan(config, now)
         self.window = Window(BEAT, now)
-        self.raw = self.counters.raw()
+        self.raw = self.flushed = self.counters.raw()
+        self.unsent, self.sent_at, self.urgent = b"", now, True
 
     def target(self) -> float:
         """When the next heartbeat is due."""
@@ -365,6 +369,7 @@ class Child:
             self.number += 1
             if self.number > MOST_TARGETS:
                 self.number, self.base = 1, now
+        self.urgent = self.urgent or first > PROOF_SECONDS
         if first > LATE_SECONDS:
             run_delay, throttled = self.counters.since(before, self.raw)
             self.plan.beat(now, first, sum(x for x in (run_delay, throttled) if x == x))
@@ -377,6 +382,7 @@ class Child:
     def spin(self, level: int) -> bytes:
         """Spin at this level; the heartbeat starts afresh after it.  Returns the record."""
         record, longest, burned, explained = self.spinner.spin(self.config.levels[level], level, self.plan.skipped)
+        self.urgent = self.urgent or longest > STOP_GAP_SECONDS or self.plan.outcome[level] is True
         self.plan.done(clock(), level, longest, burned, explained=explained)
         self.number, self.base, self.raw = 1, clock(), self.counters.raw()
         return record
@@ -385,6 +391,8 @@ class Child:
         """Close the second's record, and look whether a quota has appeared that a spin should confirm."""
         record = self.window.pack(now, self.plan.skipped)
         self.window = Window(BEAT, clock())
+        throttled = self.counters.since(self.flushed, self.raw)[1]
+        self.urgent, self.flushed = self.urgent or throttled > PROOF_SECONDS, self.raw
         needed = self.counters.needed_burn()
         if needed and (needed != self.burn or now - self.plan.confirmed > CONFIRM_SECONDS):
             self.plan.expect(now, needed)
@@ -396,19 +404,23 @@ class Child:
         while True:
             now = self.beat()
             level = self.plan.pick(now)
-            output = b"" if level is None else self.spin(level)
+            if level is not None:
+                self.unsent += self.spin(level)
             if now - self.window.start >= self.config.flush:
-                output += self.flush(now)
-            if not output:
-                continue
-            try:
-                os.write(self.out, output)
-            except BlockingIOError:
-                self.plan.skipped += 1  # the parent does not read: records are lost, never waited for
-            except OSError:
-                return 0
-            if os.getppid() != self.parent:
-                return 0
+                self.unsent += self.flush(now)
+                if (self.urgent or now - self.sent_at >= self.config.send) and not self.send(now):
+                    return 0
+
+    def send(self, now: float) -> bool:
+        """Hand the records over: at once when there is news, every few seconds else.  False: no parent."""
+        output, self.unsent, self.sent_at, self.urgent = self.unsent, b"", now, False
+        try:
+            os.write(self.out, output)
+        except BlockingIOError:
+            self.plan.skipped += 1  # the parent does not read: records are lost, never waited for
+        except OSError:
+            return False
+        return os.getppid() == self.parent
 
 
 def main(text: str) -> int:

@@ -4,8 +4,9 @@ Gaps are the detector; run delay, throttled time, steal and lost ticks only attr
 carries both to the agent and concludes nothing: the child's records become :class:`Window` objects,
 and the sums become exported counters.
 
-The pipe is drained when a slot is due, not when the child writes, so a healthy container costs the
-event loop nothing between slots; 64 KiB hold six minutes of records.
+The child writes every few seconds, and at once when there is news: a large gap, or the first clean spin
+after one.  News asks the schedule for an early slot (``on_news``), so slots can be rare in healthy times.
+The pipe's 64 KiB hold six minutes of records.
 
 A child that is stopped or killed must not look like a frozen instance: the agent's own loop is the
 witness.  When it ran in the middle of a gap of more than a second, the child alone was held, and the
@@ -27,11 +28,12 @@ from typing import ClassVar, NamedTuple
 
 from probes import spinner
 from probes.reading import Counts, NoData, Reading, flag, gauge, histogram, increment
+from probes.ticks import TickCounter
 
 #: A reading keeps at most this many windows; older ones are dropped and counted.
 MOST_WINDOWS = 48
-#: Without a record for this long the child is not measuring: its flush interval is one second.
-SILENT_SECONDS = 8.0
+#: Without a record for this long the child is not measuring: it writes every four seconds.
+SILENT_SECONDS = 12.0
 #: A gap longer than this asks the witness whether the whole process group was held.
 LONG_GAP_SECONDS = 1.0
 
@@ -63,7 +65,7 @@ class Window(NamedTuple):
     work_share: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SuspensionReading(Reading):
     """What the child felt since the previous reading."""
 
@@ -108,36 +110,11 @@ def unpack(raw: bytes) -> tuple[Window, int, tuple[int, ...]]:
     return window, skipped, tuple(rest[6:])
 
 
-class TickCounter:
-    """Steal and lost time from the first line of ``/proc/stat``: a difference at each call."""
-
-    def __init__(self, root: Path) -> None:
-        self._path = root / "proc/stat"
-        self._cpus = os.cpu_count() or 1
-        self._hertz = os.sysconf("SC_CLK_TCK")
-        self._before: tuple[float, float, float] | None = None
-
-    def since(self) -> tuple[float, float] | None:
-        """(steal, lost) in seconds since the last call; ``None`` when there is nothing to compare."""
-        try:
-            with self._path.open("rb") as file:
-                words = file.readline().split()
-            now = time.monotonic()
-            steal, total = int(words[8]) / self._hertz, sum(map(int, words[1:9])) / self._hertz
-        except (OSError, IndexError, ValueError):
-            self._before = None
-            return None
-        before, self._before = self._before, (now, steal, total)
-        if before is None:
-            return None
-        return max(0.0, steal - before[1]), (now - before[0]) * self._cpus - (total - before[2])
-
-
 class SuspensionProbe:
     """Starts the child, drains its pipe, restarts it with back-off when it is gone.
 
     ``settings`` is asked for the child's configuration line at each (re)start.  ``witness(a, b)``
-    says whether the agent's loop ran between two monotonic instants.  ``trust`` maps counter names to
+    says whether the agent's loop ran between two monotonic instants.  ``on_news`` asks for a slot now.  ``trust`` maps counter names to
     ``True``/``False``/``None`` as the platform probe judged them.
     """
 
@@ -153,7 +130,9 @@ class SuspensionProbe:
         witness: Callable[[float, float], bool] = lambda _a, _b: False,
         root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
+        on_news: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_news = on_news
         self._settings, self._trust, self._witness, self._clock = settings, trust, witness, clock
         self._root = root
         self._child: subprocess.Popen[bytes] | None = None
@@ -161,7 +140,7 @@ class SuspensionProbe:
         self._buffer = b""
         self._placed = b""
         self._skipped = self._restarts = 0
-        self._retry_at = 0.0
+        self._retry_at = self._send = 0.0
         self._backoff = 1.0
         self._heard = self._taken = clock()
         self._ticks = TickCounter(root)
@@ -174,11 +153,13 @@ class SuspensionProbe:
 
     def start(self) -> None:
         """Start the child.  Called by the first :meth:`read` too; earlier when start-up must be short."""
+        settings = self._settings()
+        self._send = spinner.Config(settings).send
         reader, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reader, False)
         try:
             self._child = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-B", spinner.__file__, self._settings()],
+                [sys.executable, "-I", "-S", "-B", spinner.__file__, settings],
                 stdin=subprocess.DEVNULL, stdout=writer, stderr=subprocess.DEVNULL,
                 start_new_session=True, cwd="/", env={},
             )  # fmt: skip
@@ -190,6 +171,7 @@ class SuspensionProbe:
         self._pipe, self._buffer, self._skipped = reader, b"", 0
         self._heard = self._clock()
         self._placed = self._place()
+        asyncio.get_running_loop().add_reader(reader, self._fill)
 
     def _place(self) -> bytes:
         """The child's cgroup membership: when somebody moves it, its counters are another group's."""
@@ -209,26 +191,33 @@ class SuspensionProbe:
                 raise NoData(f"the measuring child process ended; next start in {self._retry_at - now:.0f} s")
             self.start()
         records = list(self._drain())
-        self._check_child(now, bool(records))
+        self._check_child(now)
         seconds, self._taken = now - self._taken, now
+        if not records and seconds > 2 * self._send:
+            raise NoData("the measuring child process wrote nothing in this slot")
         return self._sum_up(records, now, seconds)
 
+    def _fill(self) -> None:
+        """Take what the child wrote.  A write before its time is news, and so is the child's end."""
+        try:
+            chunk = os.read(self._pipe, 65536)
+        except BlockingIOError:
+            return
+        self._buffer += chunk
+        if not chunk:
+            asyncio.get_running_loop().remove_reader(self._pipe)
+        since, self._heard = self._clock() - self._heard, self._clock()
+        if not chunk or since < self._send * 0.7:
+            self._on_news()
+
     def _drain(self) -> Iterator[tuple[Window, int, tuple[int, ...]]]:
-        while True:
-            try:
-                chunk = os.read(self._pipe, 65536)
-            except BlockingIOError:
-                break
-            self._buffer += chunk
-            if len(chunk) < 65536:
-                break
         size = spinner.RECORD.size
         whole = len(self._buffer) // size * size
         raw, self._buffer = self._buffer[:whole], self._buffer[whole:]
         for at in range(0, whole, size):
             yield unpack(raw[at : at + size])
 
-    def _check_child(self, now: float, heard: bool) -> None:
+    def _check_child(self, now: float) -> None:
         assert self._child is not None
         code = self._child.poll()
         if code is not None:
@@ -237,15 +226,14 @@ class SuspensionProbe:
             self._restarts += 1
             self._retry_at, self._backoff = now + self._backoff, min(60.0, self._backoff * 2)
             raise NoData(f"the measuring child process was ended {how}; it is started again")
-        if heard:
-            self._heard, self._backoff = now, max(1.0, self._backoff / 2)
-        elif now - self._heard > SILENT_SECONDS:
+        if now - self._heard > SILENT_SECONDS:
             state = self._child_state()
             raise NoData(
                 f"the measuring child process {self._child.pid} has been silent for "
                 f"{now - self._heard:.0f} s (state {state})",
                 "let it run: kill -CONT it if a debugger or a person stopped it" if state == "T" else "",
             )
+        self._backoff = max(1.0, self._backoff / 2)
         if self._placed != (placed := self._place()) and placed:
             self._drop_child()
             self.start()
@@ -317,10 +305,10 @@ class SuspensionProbe:
             child.kill()
             child.wait()
         if self._pipe >= 0:
+            asyncio.get_running_loop().remove_reader(self._pipe)
             os.close(self._pipe)
             self._pipe = -1
 
     async def aclose(self) -> None:
         """End the child and wait for it."""
-        await asyncio.sleep(0)
         self._drop_child()

@@ -30,13 +30,12 @@ def _judge(history: History) -> Judgement:
     view = breakdown.spin_view(history, SPINS_SPAN, most=3)
     hits = view.with_cause("hypervisor", GAP.value)
     spun = view.causes.hypervisor / view.wall if view.wall else 0.0
-    evidence = (
-        Evidence(f"ready work was held {felt:.0%} of the time with no scheduler delay", felt, "ratio"),
-        Evidence(
-            f"{len(hits)} of the last {len(view.spins)} spins lost {spun:.0%} of their time outside this kernel",
-            spun, "ratio",
-        ),
+    by_beat = Evidence(f"ready work was held {felt:.0%} of the time with no scheduler delay", felt, "ratio")
+    by_spin = Evidence(
+        f"{len(hits)} of the last {len(view.spins)} spins lost {spun:.0%} of their time outside this kernel",
+        spun, "ratio",
     )  # fmt: skip
+    evidence = (by_spin, by_beat) if hits and spun > felt else (by_beat, by_spin) if hits else (by_beat,)
     if (felt >= SHARE.value and cpu.late > 1) or len(hits) >= 2:
         share = max(felt, spun if len(hits) >= 2 else 0.0)
         advice = Advice(

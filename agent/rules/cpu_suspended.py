@@ -25,7 +25,7 @@ def _judge(history: History) -> Judgement:
     cpu = breakdown.cpu(history, SPAN)
     if cpu is None:
         return Unknown("no heartbeat has been seen yet")
-    windows = [w for r in history.window(SuspensionReading, SPAN) for w in r.windows if not w.spin]
+    windows = [w for r in history.window(SuspensionReading, SPAN) for w in breakdown.digest(r).large]
     share = cpu.shares["suspended_unknown"]
     late = [w for w in windows if _unexplained(w)]
     view = breakdown.spin_view(history, SPINS_SPAN, most=3)

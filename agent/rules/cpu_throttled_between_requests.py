@@ -11,9 +11,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 
-from agent.breakdown import attribute, suspended_share
+from agent.breakdown import attribute, digest, suspended_share
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules import settings
@@ -26,7 +26,7 @@ SPAN = 300.0
 GONE = Threshold("available between requests, at most", 0.5, "ratio", "Cloud Run leaves about 0.05")
 THERE = Threshold("available during requests, at least", 0.8, "ratio", "short of it the limit is always there")
 EACH = Threshold("windows of each kind", 2, "", "one may be chance")
-CYCLES = Threshold("changes between the two regimes", 4, "", "two full cycles: one episode is not a pattern")
+SPELLS = Threshold("spells without CPU that ended", 3, "", "one or two episodes are not a pattern")
 #: This much around a transition belongs to neither kind: quotas change with a delay.
 MARGIN = 0.3
 
@@ -45,20 +45,22 @@ class Side:
 
 
 def available(window: Window) -> float:
-    """Availability in one window; contention is not the platform's throttling and is left out."""
+    """Availability in one window; contention and a freeze are not the platform's throttling: left out."""
     if not window.gap_seconds:
         return 1.0
-    blame = 1 - attribute(window).contention / window.gap_seconds
+    causes = attribute(window)
+    blame = 1 - (causes.contention + causes.freeze) / window.gap_seconds
     share = window.gap_seconds / (window.end - window.start) if window.spin else suspended_share([window])
     return 1 - min(1.0, share) * blame
 
 
 def _judge(history: History) -> Judgement:
-    windows = [w for r in history.window(SuspensionReading, SPAN) for w in r.windows]
-    telling = [w for w in windows if w.spin or w.longest >= 0.03]
+    felt = history.window(SuspensionReading, SPAN)
+    telling = [w for r in felt for w in (*digest(r).spins, *digest(r).large)]
     readings = history.window(RequestsReading, SPAN)
     if not readings:
         return _infer(history, telling)
+    windows = [w for r in felt for w in r.windows]
     timeline = [t for r in readings for t in r.transitions]
     if not timeline:
         timeline = [Transition(readings[0].taken - readings[0].seconds, readings[0].in_flight)]
@@ -123,7 +125,7 @@ def _infer(history: History, telling: Sequence[Window]) -> Judgement:
     cloud = _on_cloud_run(history)
     if _declared_limit(history):
         return Absent("a CPU limit that stayed the same explains the gaps", evidence)
-    enough = len(gone) >= EACH.value and len(there) >= EACH.value and _switches(gone, there) >= CYCLES.value
+    enough = len(gone) >= EACH.value and len(there) >= EACH.value and _spells(gone, there) >= SPELLS.value
     if enough:
         return Present("warning", 0.6 if cloud else 0.4, settings.scope(history), evidence, _advice(history))
     if cloud and len(gone) > EACH.value and Side(tuple(gone)).available <= 0.2:
@@ -137,9 +139,12 @@ def _long_enough(window: Window, gone: Sequence[Window]) -> bool:
     return window.end - window.start >= min(burns, default=0.0)
 
 
-def _switches(gone: Sequence[Window], there: Sequence[Window]) -> int:
+def _spells(gone: Sequence[Window], there: Sequence[Window]) -> int:
+    """How often the CPU was gone for at least two windows in a row and then there for at least two."""
     order = sorted([(w.start, True) for w in gone] + [(w.start, False) for w in there])
-    return sum(a[1] != b[1] for a, b in pairwise(order))
+    runs = [(kind, len(list(run))) for kind, run in groupby(order, key=lambda item: item[1])]
+    steady = [kind for kind, run in groupby(kind for kind, length in runs if length >= EACH.value)]
+    return sum(a and not b for a, b in pairwise(steady))
 
 
 def _declared_limit(history: History) -> bool:
@@ -174,7 +179,7 @@ RULE = Rule(
     "Background work, connection pools and work after the response crawl, and it looks like a slow database.",
     disproof="a burst of CPU with no request in flight runs at full speed",
     needs=(SuspensionReading,),
-    thresholds=(GONE, THERE, EACH, CYCLES),
+    thresholds=(GONE, THERE, EACH, SPELLS),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,

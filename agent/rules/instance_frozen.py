@@ -7,7 +7,7 @@ as well is invisible from inside: only a clock outside can tell.
 
 from __future__ import annotations
 
-from agent.breakdown import attribute
+from agent.breakdown import attribute, digest
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold
@@ -19,11 +19,12 @@ LONG = Threshold("one gap", LONG_GAP_SECONDS, "seconds", "ten scheduler periods"
 
 def _judge(history: History) -> Judgement:
     readings = history.window(SuspensionReading, SPAN)
-    windows = [w for reading in readings for w in reading.windows]
+    windows = [w for reading in readings for w in digest(reading).large]
     frozen = [w for w in windows if attribute(w).freeze >= LONG.value / 2]
     longest = max((w.longest for w in windows), default=0.0)
     if not frozen:
-        return Absent(f"the longest gap of two minutes is {longest:.3f} s")
+        most = f"the longest gap is {longest:.3f} s" if windows else "no gap was longer than 0.03 s"
+        return Absent(f"in two minutes {most}")
     last = frozen[-1]
     evidence = (
         Evidence(f"no code ran for {last.longest:.1f} s, agent and child alike", last.longest, "seconds"),

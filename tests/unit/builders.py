@@ -242,4 +242,5 @@ class Scene:
         late = [seconds - 0.12 * n for n in range(int(seconds / 0.12) + 1)]
         start = self.clock() + 1.0
         frozen = beat(start, late=[x for x in late if x > LATE_SECONDS], seconds=1.0 + seconds)
+        self.clock.advance(max(0.0, seconds + 2.0 - SLOT))
         return self.slot([beat(start - 1.0), frozen, beat(start + 1.0 + seconds)], **fields)

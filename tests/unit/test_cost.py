@@ -22,7 +22,7 @@ class Table:
         self.processes: dict[int, list[float]] = {OWN: [0.0, 1000]}
         self.child: int | None = None
         self.clock = FakeClock(0.0)
-        monkeypatch.setattr(cost.psutil, "Process", self._process)
+        monkeypatch.setattr(psutil, "Process", self._process)
         monkeypatch.setattr(cost, "time", SimpleNamespace(process_time=lambda: self.processes[OWN][0]))
         self.cost = Cost(lambda: self.child, clock=self.clock)
 

@@ -184,9 +184,11 @@ def test_a_histogram_is_cumulative_and_ends_at_its_count(data: st.DataObject) ->
     (spec,) = [spec for spec in specs(SuspensionReading) if spec.kind == "histogram"]
     many = st.tuples(*[st.integers(0, 50)] * (len(spec.buckets) + 1))
     drawn = data.draw(st.lists(many, min_size=1, max_size=4))
-    text = page(
-        None, *(fixed.reading(SuspensionReading, gap_seconds=Counts(buckets, 0.5)) for buckets in drawn)
-    ).render().decode()
+    text = (
+        page(None, *(fixed.reading(SuspensionReading, gap_seconds=Counts(buckets, 0.5)) for buckets in drawn))
+        .render()
+        .decode()
+    )
     samples = families(text)["stallscope_suspension_gap_seconds"].samples
     buckets = [sample.value for sample in samples if sample.name.endswith("_bucket")]
     assert buckets == sorted(buckets)

@@ -155,13 +155,7 @@ def test_contention_between_requests_is_not_the_billing_mode(in_flight: int | No
     assert isinstance(judge(scene), Absent)
 
 
-_FREEZE_DEFECT = pytest.mark.xfail(strict=True, reason="DEFECT: frozen windows count as CPU gone between requests")
-
-
-@pytest.mark.parametrize(
-    "freezes",
-    [pytest.param(1, marks=_FREEZE_DEFECT), pytest.param(3, marks=_FREEZE_DEFECT)],
-)
+@pytest.mark.parametrize("freezes", [1, 3])
 def test_freezes_are_not_the_billing_mode(freezes: int) -> None:
     scene = Scene(environment="cloud_run_service").run(60)
     for _ in range(freezes):

@@ -105,9 +105,6 @@ def test_the_severity_says_how_much_of_the_work_is_held(scene: str, rule: str, s
     assert judgement.severity == severity
 
 
-_FLAWED = pytest.mark.xfail(strict=True, reason="DEFECT: the lead evidence of a finding by spins says 'held 0 %'")
-
-
 @pytest.mark.parametrize(
     ("scene", "rule"),
     [
@@ -116,7 +113,7 @@ _FLAWED = pytest.mark.xfail(strict=True, reason="DEFECT: the lead evidence of a 
         ("contention", "cpu_contended"),
         ("contention with long gaps", "cpu_contended"),
         ("hypervisor, busy", "cpu_stolen"),
-        pytest.param("hypervisor, idle", "cpu_stolen", marks=_FLAWED),
+        ("hypervisor, idle", "cpu_stolen"),
         ("gVisor at 5 %, busy", "cpu_suspended"),
         ("gVisor at 5 %, idle", "cpu_suspended"),
         ("frozen for 3 s", "instance_frozen"),

@@ -206,9 +206,9 @@ def test_time_is_never_lost_every_slot_is_run_or_counted(every: float, stalls: l
         rig.clock.advance(stall)
         asyncio.run(rig.schedule.turn())
     counts = rig.schedule.entries[0].outcomes
-    assert counts["ok"] + counts["skipped"] == pytest.approx(
-        rig.clock() / every + 1, abs=1 + (JITTER_SHARE + EARLY_SHARE) * (counts["ok"] + 1)
-    )
+    # A turn that comes late by less than a slot moves the ones after it: at most one is lost each time.
+    slack = (1 + JITTER_SHARE + EARLY_SHARE) * (counts["ok"] + 1)
+    assert counts["ok"] + counts["skipped"] == pytest.approx(rig.clock() / every + 1, abs=slack)
 
 
 # ---- the pulse: the witness of a freeze

@@ -91,8 +91,7 @@ def finding(
         advice=Advice(
             "Raise or remove the CPU limit of this container.",
             (
-                "kubectl set resources deployment a-service-with-a-rather-long-name-that-must-not-be-wrapped "
-                "--limits=cpu=1",
+                "kubectl set resources deployment a-name-that-is-long-but-must-not-be-wrapped-here --limits=cpu=1",
                 'resources.limits.cpu: "1"',
             ),
             "more CPU reserved or billed",
@@ -169,10 +168,13 @@ def snapshot(shown: Report | None = None, version: int = 1) -> Snapshot:
         version=version,
         report=shown or failing(),
         verdicts={rule.id: "absent" for rule in RULES} | {RULES[0].id: "present"},
-        slots=(SlotCount("suspension", "", {"ok": 3, "skipped": 0}, 1795000000.5), SlotCount("cgroup", "app", {}, None)),
+        slots=(
+            SlotCount("suspension", "", {"ok": 3, "skipped": 0}, 1795000000.5),
+            SlotCount("cgroup", "app", {}, None),
+        ),
         loop_lateness_seconds=0.002,
         platform_labels=reading(PlatformReading).labels,
-        lines_dropped=4,
+        lines_dropped=3 + version,
     )
 
 
