@@ -32,7 +32,7 @@ from probes.suspension import SuspensionProbe
 
 #: Time between two spins of each length where the kernel's own counters can be believed, and where not:
 #: there the ladder is climbed from time to time, because nothing else would show a mild quota.
-SPIN_EVERY_SEEN = (20.0, 0.0, 0.0, 0.0)
+SPIN_EVERY_SEEN = (24.0, 0.0, 0.0, 0.0)
 SPIN_EVERY_BLIND = (9.0, 300.0, 1800.0, 3600.0)
 #: While there is a finding slots come twice as often: its end is news too.
 HURRIED_PACE = 0.5
@@ -137,9 +137,11 @@ class Agent:
 
     async def run(self) -> None:
         """Measure until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.pulse.run())
-            group.create_task(self.schedule.run())
+        self.pulse.start(asyncio.get_running_loop())
+        try:
+            await self.schedule.run()
+        finally:
+            self.pulse.stop()
 
     async def aclose(self) -> None:
         """End the child and close the probes."""
@@ -225,5 +227,6 @@ def for_doctor(config: Config) -> Config:
         "spin_every_seconds": tree["suspension"]["spin_every_seconds"] or (2.5, 6.0, 12.0, 25.0),
     }
     tree["cgroup"]["every_seconds"] = tree["requests"]["every_seconds"] = 1.0
+    tree["platform"]["every_seconds"] = 5.0
     tree["budget"]["cpu_ratio"] = 0.5
     return Config.model_validate(tree)

@@ -82,6 +82,9 @@ def attribute(window: Window) -> Causes:
     if window.longest > LONG_GAP_SECONDS and rest > gap / 2:
         freeze = rest
     elif window.spin:
+        # A guest with a steal clock counts the same time as run delay of whoever waited: steal goes first.
+        stolen = min(contention, window.steal or 0.0)
+        contention, rest = contention - stolen, rest + stolen
         taken = (window.steal or 0.0) + (window.lost or 0.0)
         wall = window.end - window.start
         if taken >= LOST_FLOOR_SECONDS and taken >= LOST_FLOOR_SHARE * wall:
@@ -91,12 +94,17 @@ def attribute(window: Window) -> Causes:
 
 @dataclass(frozen=True, slots=True)
 class Beats:
-    """Heartbeats added up: how many came due and late, the late ones' seconds, and whose fault they were."""
+    """Heartbeats added up: how many came due and late, the late ones' seconds, and whose fault they were.
+
+    ``causes`` are in late heartbeats, not in seconds: each late one stands for the same share of time,
+    however long it waited.  A freeze is not sampled but known: ``frozen`` seconds, outside of the rest.
+    """
 
     samples: int = 0
     late: int = 0
     gap_seconds: float = 0.0
     seconds: float = 0.0
+    frozen: float = 0.0
     causes: Causes = Causes()
 
     def __add__(self, other: Beats) -> Beats:
@@ -105,12 +113,13 @@ class Beats:
             self.late + other.late,
             self.gap_seconds + other.gap_seconds,
             self.seconds + other.seconds,
+            self.frozen + other.frozen,
             self.causes + other.causes,
         )
 
     @property
     def share(self) -> float:
-        """The estimate of the suspended share of wall time; 0.0 without samples."""
+        """The estimate of the suspended share of wall time outside freezes; 0.0 without samples."""
         if not self.late:
             return 0.0
         length = 2 * self.gap_seconds / self.late - LATE_SECONDS
@@ -120,13 +129,23 @@ class Beats:
 
 def add_up(windows: Iterable[Window]) -> Beats:
     """The heartbeat windows among these, added up."""
-    beats = (Beats(w.samples, w.gaps, w.gap_seconds, w.end - w.start, attribute(w)) for w in windows if not w.spin)
-    return sum(beats, Beats())
+    return sum((_beats(w) for w in windows if not w.spin), Beats())
 
 
-def suspended_share(beats: Iterable[Window]) -> float:
-    """The heartbeat's estimate of the suspended share of these windows; 0.0 without samples."""
-    return add_up(beats).share
+def _beats(window: Window) -> Beats:
+    seconds, causes = window.end - window.start, attribute(window)
+    if causes.freeze:
+        return Beats(samples=window.samples - window.gaps, seconds=seconds, frozen=window.longest)
+    each = window.gaps / window.gap_seconds if window.gap_seconds else 0.0
+    weights = Causes(causes.quota * each, causes.contention * each, unknown=causes.unknown * each)
+    return Beats(window.samples, window.gaps, window.gap_seconds, seconds, causes=weights)
+
+
+def suspended_share(windows: Iterable[Window]) -> float:
+    """The suspended share of these windows' wall time, freezes included; 0.0 without samples."""
+    beats = add_up(windows)
+    frozen = min(1.0, beats.frozen / beats.seconds) if beats.seconds else 0.0
+    return frozen + beats.share * (1 - frozen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,15 +198,19 @@ class Throttling:
     ran: float = 0.0
 
 
-def throttling(history: History, seconds: float, target: str = "") -> Throttling:
-    """The group's throttling without what the agent's own spins met, at the level where it is worst.
+def throttling(history: History, seconds: float, target: str = "") -> Throttling | None:
+    """The group's throttling, ``None`` when its counters could not be read.
+
+    What the agent's own spins met is left out; of several levels the worst one speaks.
 
     Throttled time T (per second of wall) sums over CPUs.  In a period of length P that is throttled,
     n busy threads run Q/n each before the quota Q is gone, so each CPU counts P (1 - q/n) with q = Q/P.
     With f the share of wall time in throttled periods, T = f (n - q) recovers n, and no thread is held
     for longer than f (1 - q/n); T itself is the bound when the quota ran out late in its periods.
     """
-    readings = history.window(CgroupReading, seconds, target)
+    readings = [r for r in history.window(CgroupReading, seconds, target) if r.throttled_seconds is not None]
+    if not readings:
+        return None
     spins = spin_view(history, seconds).spins if not target else ()
     wall = sum(r.seconds for r in readings) - sum(w.end - w.start for w in spins)
     if wall <= 0:
@@ -222,17 +245,19 @@ def cpu(history: History, seconds: float) -> CpuBreakdown | None:
     """
     readings = history.window(SuspensionReading, seconds)
     beats = sum((digest(r).beats for r in readings), Beats())
-    if not beats.samples:
+    if not beats.seconds or not (beats.samples or beats.frozen):
         return None
-    share = beats.share
+    freeze = min(1.0, beats.frozen / beats.seconds)
+    share = beats.share * (1 - freeze)
     causes = _assign_unknown(history, beats.causes, share, readings)
     total = causes.total or 1.0
-    quota = max(throttling(history, seconds).share, share * causes.quota / total)
-    parts = (causes.hypervisor, causes.contention, causes.freeze, causes.unknown)
-    others = [share * part / total for part in parts]
-    room = min(1.0, (1.0 - quota) / sum(others)) if sum(others) else 1.0
-    suspended = dict(zip(PARTS[1:], (quota, *(part * room for part in others)), strict=True))
-    shares = {RUNNING: 1.0 - sum(suspended.values()), **suspended}
+    held = throttling(history, seconds)
+    quota = min(1 - freeze, max(held.share if held else 0.0, share * causes.quota / total))
+    others = [share * part / total for part in (causes.hypervisor, causes.contention, causes.unknown)]
+    room = min(1.0, (1 - freeze - quota) / sum(others)) if sum(others) else 1.0
+    hypervisor, contention, unknown = (part * room for part in others)
+    suspended = dict(zip(PARTS[1:], (quota, hypervisor, contention, freeze, unknown), strict=True))
+    shares = {RUNNING: max(0.0, 1.0 - sum(suspended.values())), **suspended}
     return CpuBreakdown(shares, beats.samples, beats.late, beats.seconds)
 
 
@@ -242,21 +267,26 @@ def _assign_unknown(history: History, causes: Causes, share: float, readings: Se
     A heartbeat alone cannot tell: the clock ticks of a sleeping vCPU are not lost.  The spins around it
     can, and so can the ticks lost over the whole time on a busy vCPU.
     """
-    if causes.unknown <= 0:
+    wall = sum(r.seconds for r in readings)
+    if causes.unknown + causes.contention <= 0 or not share or not wall:
         return causes
+    each = causes.total / (share * wall)  # late heartbeats per suspended second
     felt = sum((attribute(w) for r in readings for w in digest(r).spins), Causes())
     told = felt.hypervisor + felt.unknown
-    fraction = felt.hypervisor / told if told else 0.0
-    wall = sum(r.seconds for r in readings)
-    taken = sum((r.steal_seconds or 0.0) + (r.lost_seconds or 0.0) for r in readings)
-    unexplained = share * wall * causes.unknown / causes.total
+    moved = causes.unknown * (felt.hypervisor / told if told else 0.0)
+    stolen = sum(r.steal_seconds or 0.0 for r in readings)
+    taken = stolen + sum(r.lost_seconds or 0.0 for r in readings)
     platform = history.latest(PlatformReading)
-    most = 2 * unexplained * ((platform.cpus if platform else None) or 1)
+    most = 2 * (causes.unknown + causes.contention) / each * ((platform.cpus if platform else None) or 1)
+    waited = 0.0
     # Far more than all CPUs could have lost in these gaps is another event's, such as a freeze's.
     if max(LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE * wall) < taken <= most:
-        fraction = max(fraction, min(1.0, taken / unexplained))
-    moved = causes.unknown * fraction
-    return Causes(causes.quota, causes.contention, causes.hypervisor + moved, causes.freeze, causes.unknown - moved)
+        moved = max(moved, min(causes.unknown, taken * each))
+        # A guest with a steal clock counts stolen time as run delay too, of whoever waited for the CPU.
+        waited = min(causes.contention, max(0.0, stolen * each - moved))
+    return Causes(
+        causes.quota, causes.contention - waited, causes.hypervisor + moved + waited, 0.0, causes.unknown - moved
+    )
 
 
 @dataclass(frozen=True, slots=True)

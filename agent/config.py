@@ -26,7 +26,7 @@ PREFIX = "STALLSCOPE_"
 _OF_KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_(TCP|UDP|SCTP).*)?)$")
 #: Cost of one heartbeat wake-up and of one slot with its report, CPU seconds.  Measured on a 2-core
 #: machine by ``make bench``; used only to refuse settings that cannot meet the budget.
-HEARTBEAT_COST_SECONDS = 50e-6
+HEARTBEAT_COST_SECONDS = 60e-6
 SLOT_COST_SECONDS = 2.5e-3
 #: Upper bound of one slot's readings in the history (48 windows of 14 numbers and their containers).
 SLOT_BYTES = 24_000

@@ -40,6 +40,8 @@ LEAST_COVERAGE = 0.5
 BREAKDOWN_SECONDS = 60.0
 #: From this availability on, more CPU would change nothing that a person could notice.
 GOOD = 0.95
+#: One clean burst may be luck.
+LEAST_SPINS = 2
 _SEVERITIES = ("info", "warning", "critical")
 
 
@@ -116,7 +118,7 @@ class Engine:
             state.clearing = None
             state.pending = now if state.pending is None else state.pending
             if state.verdict != "present" and now - state.pending < rule.for_seconds:
-                return Absent(f"seen for {now - state.pending:.0f} s, reported after {rule.for_seconds:g} s")
+                return Unknown(f"seen for {now - state.pending:.0f} s, reported after {rule.for_seconds:g} s")
             if state.verdict != "present":
                 state.since = judgement.started if judgement.started is not None else state.pending
             state.verdict, state.last = "present", judgement
@@ -195,7 +197,9 @@ class Engine:
             reasons = [a.because for a in answers.values() if isinstance(a, Unknown)]
             return f"Cannot tell yet: {reasons[0] if reasons else 'nothing has been measured'}."
         view = breakdown.spin_view(self._history, 300.0)
-        available = min(cpu.shares[breakdown.RUNNING], view.available if view.available is not None else 1.0)
+        if view.available is None or len(view.spins) < LEAST_SPINS:
+            return "Cannot tell yet: too few bursts of CPU have been tried."
+        available = min(cpu.shares[breakdown.RUNNING], view.available)
         if available < GOOD:
             return (
                 f"No cause was found, but the CPU was available only {available:.0%} of the time when it was wanted, "
@@ -261,7 +265,7 @@ def _cannot_see(platform: PlatformReading | None, history: History) -> tuple[Can
             found.extend(
                 CannotSee(f"{kind.probe} {field.replace('_', ' ')}", reason, "")
                 for field, reason in missing.unseen.items()
-                if field not in _UNREMARKABLE
+                if field not in _UNREMARKABLE and "pressure" not in field  # told with the counters above
             )
     found.append(
         CannotSee(

@@ -7,7 +7,8 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from agent import __version__
@@ -18,6 +19,8 @@ from agent.exits import UNAVAILABLE
 from agent.report import Report, to_json
 from exporters import console, server
 from exporters.json_log import LineWriter, line, severity_of
+from exporters.pages import Front, Pages
+from exporters.prometheus import MetricsPage
 from probes import READINGS
 
 #: A person at a terminal gets the first report after this long: two slots, and a spin of each kind.
@@ -69,14 +72,12 @@ async def serve_until_stopped(config: Config, *, as_json: bool) -> int:
     teller = Teller(as_json) if config.log.format != "none" else None
     tell = teller.changes if teller else lambda _report, _changes: None
     agent = Agent(config, on_report=tell)
-    from exporters import http  # noqa: PLC0415 - FastAPI: after the port has been taken
-    from exporters.prometheus import MetricsPage  # noqa: PLC0415 - same
-
     page = MetricsPage(agent.state, READINGS)
     agent.on_reading = page.readings.observe
     if teller:
         agent.lines_dropped = lambda: teller.writer.dropped
-    app: Any = http.create_app(http.Pages(agent.state, page), agent.in_flight.set, __version__)
+    pages = Pages(agent.state, page, config.http.fail_status)
+    app: Any = Front(pages, _api(pages, agent))
     if config.requests.own:
         app = _counting(app, agent)
     serving_ready = server.prepare(app, config.http.most_connections)
@@ -119,6 +120,18 @@ def _greet(address: Sequence[Any]) -> None:
 def _first_report(teller: Teller, agent: Agent) -> None:
     if agent.state.snapshot is not None:
         teller.whole("first_report", agent.state.snapshot.report)
+
+
+def _api(pages: Pages, agent: Agent) -> Callable[[], Any]:
+    """Loads the FastAPI application when it is first asked for."""
+
+    @cache
+    def load() -> Any:
+        from exporters.http import create_app  # noqa: PLC0415 - most of the memory and of the start-up time
+
+        return create_app(pages, agent.in_flight.set, __version__, agent.config.http.fail_status)
+
+    return load
 
 
 def _counting(app: Any, agent: Agent) -> Any:

@@ -58,6 +58,7 @@ class Http(_Section):
     listen: Annotated[str, AfterValidator(_address)] = Field(
         "127.0.0.1:9768", description="HOST:PORT of /health, /metrics and the rest."
     )
+    fail_status: int = Field(503, ge=200, le=599, description="HTTP status of /health while its status is fail.")
     most_connections: int = Field(32, ge=1, le=1024, description="Further connections get 503.")
 
 
@@ -67,7 +68,7 @@ class Suspension(_Section):
     every_seconds: float = Field(
         10.0, ge=1, le=60, description="Time between two slots; news and findings make them more frequent."
     )
-    heartbeat_seconds: float = Field(0.12, ge=0.02, le=1, description="Mean time between two heartbeats.")
+    heartbeat_seconds: float = Field(0.2, ge=0.02, le=1, description="Mean time between two heartbeats.")
     budget_ratio: float = Field(
         0.0016, ge=0.0001, le=0.05, description="Most CPU that spins may use, as a share of one core."
     )

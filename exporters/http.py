@@ -1,74 +1,29 @@
-"""The HTTP endpoints, on FastAPI.
+"""The FastAPI application: the table of pages with its OpenAPI schema, and the one endpoint that takes data.
 
-Every page is rendered once per report and served from memory, so a scrape costs what HTTP costs.
-``/metrics`` is a plain route because Managed Prometheus for Cloud Run follows no redirect.  The
-liveness answer depends on nothing but the loop: a verdict that restarts containers makes storms.
-
-Importing this module imports FastAPI, which is most of the start-up time: ``agent.service`` does it
-after the port has been taken and before the measuring child is started.
+Importing this module imports FastAPI; ``exporters.pages.Front`` does it when it is first needed.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from email.utils import formatdate
 from ipaddress import ip_address
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
-from agent.report import to_json
-from exporters import console, schema
-from exporters.prometheus import CONTENT_TYPE, MetricsPage
-from exporters.state import State
+from exporters import schema
+from exporters.pages import HEALTH_TYPE, TABLE, Page, Pages, headers
 
-HEALTH_TYPE = "application/health+json"
-TEXT_TYPE = "text/plain; charset=utf-8"
 #: A body of the one endpoint that takes any is three dozen bytes.
 MOST_BODY_BYTES = 1024
 MOST_IN_FLIGHT = 1_000_000
 
 
-class Pages:
-    """The rendered pages of the newest report."""
-
-    def __init__(self, state: State, metrics: MetricsPage) -> None:
-        self._state, self.metrics = state, metrics
-        self._cached: dict[str, tuple[int, bytes]] = {}
-
-    def health(self) -> tuple[int, bytes]:
-        """(HTTP status, body): pass and warn are 200, fail is 503."""
-        snapshot = self._state.snapshot
-        assert snapshot is not None, "the first report is made before the server starts"
-        body = self._page("health", lambda: json.dumps(to_json(snapshot.report)).encode())
-        return (503 if snapshot.report.status == "fail" else 200), body
-
-    def text(self) -> bytes:
-        """The report as text."""
-        snapshot = self._state.snapshot
-        assert snapshot is not None, "the first report is made before the server starts"
-        return self._page("text", lambda: console.render(to_json(snapshot.report)).encode())
-
-    def ready(self) -> bool:
-        """Whether a report exists and the measuring child runs."""
-        return self._state.snapshot is not None and self._state.child_alive
-
-    def _page(self, name: str, make: Callable[[], bytes]) -> bytes:
-        version = self._state.snapshot.version if self._state.snapshot is not None else 0
-        cached = self._cached.get(name)
-        if cached is None or cached[0] != version:
-            cached = self._cached[name] = (version, make())
-        return cached[1]
-
-
-def _answer(body: bytes, media_type: str, status: int = 200) -> Response:
-    headers = {"Cache-Control": "no-store", "Date": formatdate(usegmt=True)}
-    return Response(body, status, headers, media_type)
-
-
-def create_app(pages: Pages, set_in_flight: Callable[[str, int], None], version: str) -> FastAPI:
+def create_app(
+    pages: Pages, set_in_flight: Callable[[str, int], None], version: str, fail_status: int = 503
+) -> FastAPI:
     """The application.  ``set_in_flight(source, count)`` takes what the app pushes."""
     app = FastAPI(
         title="stallscope",
@@ -79,7 +34,12 @@ def create_app(pages: Pages, set_in_flight: Callable[[str, int], None], version:
         redirect_slashes=False,
         default_response_class=Response,
     )
-    _add_pages(app, pages)
+    for path, page in TABLE.items():
+        answers = schema.page_responses(path, page.description, page.media_type, fail_status)
+        app.add_api_route(
+            path, _handler(pages, page), methods=["GET"], responses=answers,
+            name=path.strip("/") or "root", include_in_schema=path != "/",
+        )  # fmt: skip
 
     @app.post(
         "/requests-in-flight",
@@ -89,11 +49,11 @@ def create_app(pages: Pages, set_in_flight: Callable[[str, int], None], version:
     )
     async def in_flight(request: Request) -> Response:
         if request.client is None or not _is_loopback(request.client.host):
-            return _answer(b'{"detail":"only from loopback"}', "application/json", 403)
+            return _problem("only from loopback", 403)
         try:
             set_in_flight(*_parse_in_flight(await _body(request)))
         except ValueError as error:
-            return _answer(json.dumps({"detail": str(error)}).encode(), "application/json", 422)
+            return _problem(str(error), 422)
         return Response(status_code=204)
 
     plain_openapi = app.openapi
@@ -107,30 +67,16 @@ def create_app(pages: Pages, set_in_flight: Callable[[str, int], None], version:
     return app
 
 
-def _add_pages(app: FastAPI, pages: Pages) -> None:
-    @app.get("/metrics", responses=schema.text_response("Prometheus exposition format"))
-    async def metrics() -> Response:
-        return _answer(pages.metrics.render(), CONTENT_TYPE)
+def _handler(pages: Pages, page: Page) -> Callable[[], Any]:
+    async def answer() -> Response:
+        status, body = page.render(pages)
+        return Response(body, status, headers(page))
 
-    @app.get("/health", responses=schema.health_responses(HEALTH_TYPE))
-    async def health() -> Response:
-        status, body = pages.health()
-        return _answer(body, HEALTH_TYPE, status)
+    return answer
 
-    @app.get("/", include_in_schema=False)
-    @app.get("/report.txt", responses=schema.text_response("The report for people"))
-    async def report() -> Response:
-        return _answer(pages.text(), TEXT_TYPE)
 
-    @app.get("/livez", responses=schema.text_response("The agent's loop runs"))
-    async def livez() -> Response:
-        return _answer(b"ok\n", TEXT_TYPE)
-
-    @app.get("/readyz", responses=schema.ready_responses())
-    async def readyz() -> Response:
-        if pages.ready():
-            return _answer(b"ok\n", TEXT_TYPE)
-        return _answer(b"starting, or the measuring child is not running\n", TEXT_TYPE, 503)
+def _problem(detail: str, status: int) -> Response:
+    return Response(json.dumps({"detail": detail}).encode(), status, media_type="application/json")
 
 
 def _is_loopback(host: str) -> bool:

@@ -33,12 +33,16 @@ def health_schema() -> dict[str, Any]:
     return inlined
 
 
-def health_responses(media_type: str) -> dict[int | str, dict[str, Any]]:
-    """200 for pass and warn, 503 for fail: the same body.  :func:`complete` adds its schema."""
-    return {
-        200: {"description": "pass or warn", "content": {media_type: {}}},
-        503: {"description": "fail: a critical finding", "content": {media_type: {}}},
-    }
+def page_responses(path: str, description: str, media_type: str, fail_status: int) -> dict[int | str, dict[str, Any]]:
+    """The answers of one page; :func:`complete` adds the report's schema to those of ``/health``."""
+    kind = media_type.partition(";")[0]
+    content: dict[str, Any] = {kind: {} if path == "/health" else {"schema": {"type": "string"}}}
+    answers: dict[int | str, dict[str, Any]] = {200: {"description": description, "content": content}}
+    if path == "/health":
+        answers.setdefault(fail_status, {"description": "fail: a critical finding", "content": dict(content)})
+    if path == "/readyz":
+        answers[503] = {"description": "not yet, or no longer", "content": content}
+    return answers
 
 
 def complete(document: dict[str, Any], media_type: str) -> dict[str, Any]:
@@ -48,20 +52,6 @@ def complete(document: dict[str, Any], media_type: str) -> dict[str, Any]:
         if media_type in answer.get("content", {}):
             answer["content"] = {media_type: {"schema": schema}}
     return document
-
-
-def text_response(description: str) -> dict[int | str, dict[str, Any]]:
-    """A page of text."""
-    return {200: {"description": description, "content": {"text/plain": {"schema": {"type": "string"}}}}}
-
-
-def ready_responses() -> dict[int | str, dict[str, Any]]:
-    """Ready or not yet."""
-    content = {"text/plain": {"schema": {"type": "string"}}}
-    return {
-        200: {"description": "a report exists and the child runs", "content": content},
-        503: {"description": "not yet", "content": content},
-    }
 
 
 _PROBLEM = {

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import ssl
+import stat
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
@@ -86,8 +87,9 @@ class InFlight:
 
     def forget(self, source: str) -> None:
         """Drop a source that can no longer be read."""
-        self._counts.pop(source, None)
         self._renewed.pop(source, None)
+        if self._counts.pop(source, 0):
+            self._transitions.append(Transition(self._clock(), self.total))
 
     def drop_stale(self) -> None:
         """Forget sources that said "in flight" and have been silent for too long."""
@@ -158,12 +160,15 @@ class RequestsProbe:
 
     def _read_file(self) -> str:
         try:
-            with Path(self._file).open("rb") as file:
-                text = file.read(64)
+            text = _read_regular(self._file)
             self._in_flight.set("file", max(0, int(text.split()[0])))
         except (OSError, ValueError, IndexError) as error:
             self._in_flight.forget("file")
-            reason = error.strerror if isinstance(error, OSError) else "does not begin with a whole number"
+            reason = (
+                error.strerror
+                if isinstance(error, OSError)
+                else "is not a regular file that begins with a whole number"
+            )
             return f"requests.file {self._file}: {reason}"
         return ""
 
@@ -177,11 +182,22 @@ class RequestsProbe:
             self._in_flight.set("gauge", max(0, int(sum(values))))
         except (OSError, ValueError, OverflowError) as error:
             self._in_flight.forget("gauge")
-            return f"requests.metrics_url: {error or type(error).__name__}"
+            return f"requests.metrics_url: {str(error)[:80] or type(error).__name__}"
         return ""
 
     async def aclose(self) -> None:
         """Nothing is held open."""
+
+
+def _read_regular(path: str) -> bytes:
+    """The beginning of a regular file; a pipe or a device could block the loop and is refused."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ValueError
+        return os.read(fd, 64)
+    finally:
+        os.close(fd)
 
 
 async def fetch(url: str) -> str:
@@ -209,5 +225,6 @@ async def fetch(url: str) -> str:
     head, _, body = raw.partition(b"\r\n\r\n")
     status = head.split(b" ", 2)[1:2]
     if status != [b"200"]:
-        raise ValueError(f"answered {status[0].decode('ascii', 'replace') if status else 'no HTTP'}, not 200")
+        word = status[0][:3].decode("ascii", "replace") if status else "no HTTP"
+        raise ValueError(f"answered {word}, not 200")
     return body.decode("utf-8", "replace")

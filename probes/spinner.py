@@ -66,13 +66,15 @@ class Config:
 
     def __init__(self, text: str) -> None:
         given = dict(part.split("=", 1) for part in text.split(";") if part)
-        self.interval = float(given.get("interval", "0.12"))
-        self.jitter = float(given.get("jitter", "0.1"))
+        self.interval = float(given.get("interval", "0.2"))
+        self.jitter = float(given.get("jitter", "0.166"))
         self.flush = float(given.get("flush", "1.0"))
         self.send = float(given.get("send", "4.0"))
         self.budget = float(given.get("budget", "0.002"))
         self.levels = [float(x) for x in given.get("levels", "0.012,0.04,0.13,0.32").split(",")]
-        self.every = [float(x) for x in given.get("every", "20,0,0,0").split(",")]
+        self.every = [float(x) for x in given.get("every", "24,0,0,0").split(",")]
+        #: Whose child this is: asked for by number, because a parent may be gone before the first look.
+        self.parent = int(given.get("parent", "0")) or os.getppid()
         self.climb = given.get("climb", "0") == "1"
         self.root = given.get("root", "/")
         self.ticks = given.get("ticks", "1") == "1"
@@ -91,7 +93,7 @@ class Counters:
              _open(stat), _open(quota), _open(period))
             for version, stat, quota, period in config.cgroups
         ]  # fmt: skip
-        self.cpus = os.cpu_count() or 1
+        self.cpus = count_cpus(_pread(self.proc_stat))
         self.hertz = os.sysconf("SC_CLK_TCK")
 
     def raw(self) -> list[bytes]:
@@ -127,6 +129,11 @@ class Counters:
             if 0 < quota < period:
                 burns.append(quota * 1e-6)
         return min(burns[1:], default=0.0)
+
+
+def count_cpus(proc_stat: bytes) -> int:
+    """CPUs that /proc/stat adds up: its own cpuN lines, which may be virtualised (lxcfs)."""
+    return max(1, proc_stat.count(b"cpu") - 1) if proc_stat.startswith(b"cpu") else os.cpu_count() or 1
 
 
 def _open(path: str) -> int:
@@ -240,11 +247,15 @@ class Plan:
     def __init__(self, config: Config, now: float) -> None:
         self.config = config
         self.tokens, self.filled = 0.6, now
+        self.next_look = now
         self.skipped = 0
         self.level = 0  # the level that found a gap last: kept until that level comes back clean
         self.outcome: list[bool | None] = [None] * len(config.levels)
-        self.due = [now + 0.05 * (i + 1) if every else 0.0 for i, every in enumerate(config.every)]
-        self.extra: tuple[float, int] | None = (now + 0.3, 0) if config.climb else None
+        # Two short spins in the first seconds, so that even a healthy answer rests on more than one.
+        self.due = [
+            now + 0.05 if every and not i else now + every if every else 0.0 for i, every in enumerate(config.every)
+        ]
+        self.extra: tuple[float, int] | None = (now + 1.5, 0)
         self.climbing = config.climb
         self.cooled = now
         self.last_spin = now
@@ -252,6 +263,11 @@ class Plan:
         self.confirmed = now
         self.proofs: list[float] = []
         self.oddities: list[float] = []
+
+    def soon(self, at: float, level: int) -> None:
+        """Spin at this level then, out of turn."""
+        self.extra = (at, level)
+        self.next_look = min(self.next_look, at)
 
     def jitter(self) -> float:
         """A well-spread number in [0, 1)."""
@@ -267,9 +283,10 @@ class Plan:
         self.oddities.append(now)
         if self.extra is None:
             if late >= 0.012 and explained < late / 2 and now >= self.cooled and len(self.oddities) > 1:
-                self.extra, self.climbing = (now + 0.2, self.level), True
+                self.climbing = True
+                self.soon(now + 0.2, self.level)
             elif len(self.oddities) >= 4 and now - self.last_spin > ODD_SECONDS:
-                self.extra = (now + 0.2, self.level)
+                self.soon(now + 0.2, self.level)
 
     def expect(self, now: float, burn: float) -> None:
         """A quota below one core has appeared that bites after ``burn`` CPU seconds: confirm it once.
@@ -278,7 +295,8 @@ class Plan:
         is stopped: twice the burn at the worst.
         """
         index = self.enough_for(burn)
-        self.outcome[index], self.extra, self.confirmed = None, (now + 0.2, index), now
+        self.outcome[index], self.confirmed = None, now
+        self.soon(now + 0.2, index)
 
     def enough_for(self, burn: float) -> int:
         """The lowest ladder level that is sure to meet a quota of ``burn`` CPU seconds a period."""
@@ -288,6 +306,12 @@ class Plan:
 
     def pick(self, now: float) -> int | None:
         """The ladder level to spin now, or None."""
+        level = self.due_level(now)
+        self.next_look = min([due for due in self.due if due] + ([self.extra[0]] if self.extra else []), default=now)
+        return level
+
+    def due_level(self, now: float) -> int | None:
+        """The level that is due, if the budget has it and no heartbeat has proved a suspension anyway."""
         level = None
         if self.extra is not None and now >= self.extra[0]:
             level, self.extra = self.extra[1], None
@@ -325,10 +349,10 @@ class Plan:
         elif level >= self.level and before is False:
             self.level = 0
         if found != before and (found or before is not None):
-            self.extra = (now + 0.35 + 0.65 * self.jitter(), level)
+            self.soon(now + 0.35 + 0.65 * self.jitter(), level)
         elif self.climbing and not found:
             if level + 1 < len(self.config.levels):
-                self.extra = (now + 0.5 + 0.5 * self.jitter(), level + 1)
+                self.soon(now + 0.5 + 0.5 * self.jitter(), level + 1)
             else:
                 self.climbing, self.cooled = False, now + 60.0
 
@@ -338,46 +362,59 @@ class Child:
 
     def __init__(self, config: Config, out: int) -> None:
         self.config, self.out = config, out
-        self.parent = os.getppid()
         self.counters = Counters(config)
         self.spinner = Spinner(self.counters)
         self.base = now = clock()
-        self.number, self.burn = 1, 0.0
+        self.number, self.burn, self.flushes = 1, 0.0, 0
+        self.target = self.aim()
         self.plan = Plan(config, now)
         self.window = Window(BEAT, now)
         self.raw = self.flushed = self.counters.raw()
         self.unsent, self.sent_at, self.urgent = b"", now, True
 
-    def target(self) -> float:
-        """When the next heartbeat is due."""
+    def aim(self) -> float:
+        """Set and return the next heartbeat's target."""
         jitter = self.config.jitter * (self.number * GOLDEN % 1.0)
-        return self.base + self.number * self.config.interval + jitter
+        self.target = self.base + self.number * self.config.interval + jitter
+        return self.target
 
     def beat(self) -> float:
-        """Sleep until the target, take what came late.  Returns the time."""
-        wait = self.target() - clock()
-        if wait > 0:
-            time.sleep(wait)
+        """Sleep until the target, take what came late.  Returns the time.
+
+        This runs five times a second for ever: a wake-up that was on time does no more than it must.
+        """
         now = clock()
-        window, before, self.raw = self.window, self.raw, self.counters.raw()
-        first, known = now - self.target(), window.gap_seconds
-        # Every target that a freeze swallowed counts: the share of late targets is the estimate.
-        while (late := now - self.target()) >= 0:
+        if self.target > now:
+            time.sleep(self.target - now)
+            now = clock()
+        first = now - self.target
+        if first > LATE_SECONDS:
+            self.late(now, first)
+        else:
+            self.window.samples += 1
+            self.number += 1
+            self.aim()
+        return now
+
+    def late(self, now: float, first: float) -> None:
+        """Take a late wake-up.  Every target that it swallowed counts: the share of late ones is the estimate."""
+        window, known = self.window, self.window.gap_seconds
+        while (late := now - self.target) >= 0:
             window.samples += 1
             if late > LATE_SECONDS:
                 window.add(late)
             self.number += 1
             if self.number > MOST_TARGETS:
                 self.number, self.base = 1, now
+            self.aim()
         self.urgent = self.urgent or first > PROOF_SECONDS
-        if first > LATE_SECONDS:
-            run_delay, throttled = self.counters.since(before, self.raw)
-            self.plan.beat(now, first, sum(x for x in (run_delay, throttled) if x == x))
-            # The counters' share of the first target's lateness stands for that of all swallowed ones.
-            scale = (window.gap_seconds - known) / first
-            window.run_delay += min(run_delay, first) * scale
-            window.throttled += min(throttled, first) * scale
-        return now
+        before, self.raw = self.raw, self.counters.raw()
+        run_delay, throttled = self.counters.since(before, self.raw)
+        self.plan.beat(now, first, sum(x for x in (run_delay, throttled) if x == x))
+        # The counters' share of the first target's lateness stands for that of all swallowed ones.
+        scale = (window.gap_seconds - known) / first
+        window.run_delay += min(run_delay, first) * scale
+        window.throttled += min(throttled, first) * scale
 
     def spin(self, level: int) -> bytes:
         """Spin at this level; the heartbeat starts afresh after it.  Returns the record."""
@@ -385,12 +422,18 @@ class Child:
         self.urgent = self.urgent or longest > STOP_GAP_SECONDS or self.plan.outcome[level] is True
         self.plan.done(clock(), level, longest, burned, explained=explained)
         self.number, self.base, self.raw = 1, clock(), self.counters.raw()
+        self.aim()
         return record
 
     def flush(self, now: float) -> bytes:
-        """Close the second's record, and look whether a quota has appeared that a spin should confirm."""
+        """Close the second's record; every other one, look at the counters and for a quota to confirm."""
         record = self.window.pack(now, self.plan.skipped)
-        self.window = Window(BEAT, clock())
+        self.window = Window(BEAT, now)
+        self.flushes += 1
+        if self.flushes % 2:
+            return record
+        # Counters are read here and after every late wake-up: a read costs as much as a beat.
+        self.raw = self.counters.raw()
         throttled = self.counters.since(self.flushed, self.raw)[1]
         self.urgent, self.flushed = self.urgent or throttled > PROOF_SECONDS, self.raw
         needed = self.counters.needed_burn()
@@ -401,10 +444,10 @@ class Child:
 
     def run(self) -> int:
         """Run until the parent is gone.  Returns the exit code."""
+        plan = self.plan
         while True:
             now = self.beat()
-            level = self.plan.pick(now)
-            if level is not None:
+            if now >= plan.next_look and (level := plan.pick(now)) is not None:
                 self.unsent += self.spin(level)
             if now - self.window.start >= self.config.flush:
                 self.unsent += self.flush(now)
@@ -420,7 +463,7 @@ class Child:
             self.plan.skipped += 1  # the parent does not read: records are lost, never waited for
         except OSError:
             return False
-        return os.getppid() == self.parent
+        return os.getppid() == self.config.parent
 
 
 def main(text: str) -> int:

@@ -9,7 +9,7 @@ after one.  News asks the schedule for an early slot (``on_news``), so slots can
 The pipe's 64 KiB hold six minutes of records.
 
 A child that is stopped or killed must not look like a frozen instance: the agent's own loop is the
-witness.  When it ran in the middle of a gap of more than a second, the child alone was held, and the
+witness.  When it ran in the middle of a long gap, the child alone was held, and the
 window is dropped and counted instead of believed.
 """
 
@@ -32,10 +32,13 @@ from probes.ticks import TickCounter
 
 #: A reading keeps at most this many windows; older ones are dropped and counted.
 MOST_WINDOWS = 48
+#: As much as the pipe itself holds, in whole records.
+MOST_BUFFERED = 65536 // spinner.RECORD.size * spinner.RECORD.size
 #: Without a record for this long the child is not measuring: it writes every four seconds.
 SILENT_SECONDS = 12.0
-#: A gap longer than this asks the witness whether the whole process group was held.
-LONG_GAP_SECONDS = 1.0
+#: A gap longer than this asks the witness whether the whole process group was held.  Without its edges
+#: it is longer than the agent's pulse (0.9 s), so a loop that ran was surely seen in it.
+LONG_GAP_SECONDS = 1.5
 
 _GAP_BUCKETS = spinner.BUCKETS
 
@@ -95,6 +98,7 @@ class SuspensionReading(Reading):
     )
     child_restarts: int = increment("Times the measuring child process had to be started again.")
     child_stops: int = increment("Gaps dropped because only the child was held, not the instance.")
+    windows_dropped: int = increment("Seconds of records dropped because a slot came too late for them.")
     windows: tuple[Window, ...] = ()
 
 
@@ -108,6 +112,13 @@ def unpack(raw: bytes) -> tuple[Window, int, tuple[int, ...]]:
         cpu, run_delay, throttled, steal, lost, work_share,
     )  # fmt: skip
     return window, skipped, tuple(rest[6:])
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 class SuspensionProbe:
@@ -143,7 +154,7 @@ class SuspensionProbe:
         self._retry_at = self._send = 0.0
         self._backoff = 1.0
         self._heard = self._taken = clock()
-        self._ticks = TickCounter(root)
+        self._ticks = TickCounter(root, clock)
         self._ticks.since()
 
     @property
@@ -153,7 +164,7 @@ class SuspensionProbe:
 
     def start(self) -> None:
         """Start the child.  Called by the first :meth:`read` too; earlier when start-up must be short."""
-        settings = self._settings()
+        settings = f"{self._settings()};parent={os.getpid()}"
         self._send = spinner.Config(settings).send
         reader, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reader, False)
@@ -191,7 +202,7 @@ class SuspensionProbe:
                 raise NoData(f"the measuring child process ended; next start in {self._retry_at - now:.0f} s")
             self.start()
         records = list(self._drain())
-        self._check_child(now)
+        self._check_child(now, heard=bool(records))
         seconds, self._taken = now - self._taken, now
         if not records and seconds > 2 * self._send:
             raise NoData("the measuring child process wrote nothing in this slot")
@@ -204,10 +215,12 @@ class SuspensionProbe:
         except BlockingIOError:
             return
         self._buffer += chunk
+        if len(self._buffer) > MOST_BUFFERED:
+            self._buffer = self._buffer[-MOST_BUFFERED:]
         if not chunk:
             asyncio.get_running_loop().remove_reader(self._pipe)
         since, self._heard = self._clock() - self._heard, self._clock()
-        if not chunk or since < self._send * 0.7:
+        if not chunk or since < self._send * 0.95:
             self._on_news()
 
     def _drain(self) -> Iterator[tuple[Window, int, tuple[int, ...]]]:
@@ -217,11 +230,11 @@ class SuspensionProbe:
         for at in range(0, whole, size):
             yield unpack(raw[at : at + size])
 
-    def _check_child(self, now: float) -> None:
+    def _check_child(self, now: float, *, heard: bool) -> None:
         assert self._child is not None
         code = self._child.poll()
         if code is not None:
-            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+            how = f"by {_signal_name(-code)}" if code < 0 else f"with exit code {code}"
             self._drop_child()
             self._restarts += 1
             self._retry_at, self._backoff = now + self._backoff, min(60.0, self._backoff * 2)
@@ -233,7 +246,8 @@ class SuspensionProbe:
                 f"{now - self._heard:.0f} s (state {state})",
                 "let it run: kill -CONT it if a debugger or a person stopped it" if state == "T" else "",
             )
-        self._backoff = max(1.0, self._backoff / 2)
+        if heard:
+            self._backoff = max(1.0, self._backoff / 2)
         if self._placed != (placed := self._place()) and placed:
             self._drop_child()
             self.start()
@@ -291,6 +305,7 @@ class SuspensionProbe:
             lost_seconds=None if "lost_seconds" in unseen or ticks is None else ticks[1],
             child_restarts=restarts,
             child_stops=stops,
+            windows_dropped=max(0, len(kept) - MOST_WINDOWS),
             windows=tuple(kept[-MOST_WINDOWS:]),
         )
 

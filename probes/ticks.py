@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+
+from probes.spinner import count_cpus
 
 #: How far the running sum may fall below its high-water mark before the mark follows: slow drift of the
 #: idle columns must not hide a real loss for ever.
@@ -20,9 +23,10 @@ SLACK_SECONDS = 0.1
 class TickCounter:
     """Steal and lost time, all CPUs: a difference at each call."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._path = root / "proc/stat"
-        self._cpus = os.cpu_count() or 1
+        self._cpus = 0
         self._hertz = os.sysconf("SC_CLK_TCK")
         self._before: tuple[float, float, float] | None = None
         self._sum = self._highest = 0.0
@@ -32,7 +36,8 @@ class TickCounter:
         try:
             with self._path.open("rb") as file:
                 words = file.readline().split()
-            now = time.monotonic()
+                self._cpus = self._cpus or count_cpus(b" ".join(words) + b"\n" + file.read(65536))
+            now = self._clock()
             steal, total = int(words[8]) / self._hertz, sum(map(int, words[1:9])) / self._hertz
         except (OSError, IndexError, ValueError):
             self._before = None

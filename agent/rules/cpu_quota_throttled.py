@@ -25,11 +25,13 @@ def _judge(history: History) -> Judgement:
     if (no := settings.cannot_count(history, "cgroup_throttled")) is not None:
         return Unknown(*no)
     found = [_target(history, target) for target in history.targets(CgroupReading)]
-    present = [j for j in found if isinstance(j, Present)]
     order = ("info", "warning", "critical")
+    present = [j for j in found if isinstance(j, Present)]
     if present:
         return max(present, key=lambda j: order.index(j.severity))
-    return found[0] if found else Unknown("no cgroup has been read yet")
+    # A target that could not be read must not hide behind another that is clean.
+    unknown = [j for j in found if isinstance(j, Unknown)]
+    return (unknown or found or [Unknown("no cgroup has been read yet")])[0]
 
 
 def _target(history: History, target: str) -> Judgement:
@@ -38,6 +40,9 @@ def _target(history: History, target: str) -> Judgement:
         return Unknown(*history.why_missing(CgroupReading, SPAN, target))
     limit = readings[-1].cpu_limit_cores
     held = breakdown.throttling(history, SPAN, target)
+    if held is None:
+        reason = readings[-1].unseen.get("throttled_seconds", "throttled time could not be read")
+        return Unknown(reason, "run where this group's cpu.stat can be read")
     evidence = [
         Evidence(
             f"the kernel counted {held.per_second:.2f} s of throttled time per second (sum of CPUs), "
@@ -51,7 +56,8 @@ def _target(history: History, target: str) -> Judgement:
         severity: Severity = "critical" if held.share >= SEVERE.value else "warning"
         return _present(history, target, severity, 0.97, (lead, *evidence), limit)
     spins = breakdown.spin_view(history, LOOK_BACK).spins if not target else ()
-    proof = [w for w in spins if _met(w)]
+    since = _limit_since(history, target)
+    proof = [w for w in spins if w.end > since and _met(w)]
     if limit is not None and limit < 1 and proof:
         last = proof[-1]
         text = (
@@ -63,6 +69,13 @@ def _target(history: History, target: str) -> Judgement:
         f" at a limit of {limit:.2f} cores" if limit is not None else "; no CPU limit is set here"
     )
     return Absent(why, (Evidence(why, held.share, "ratio"),))
+
+
+def _limit_since(history: History, target: str) -> float:
+    """When another limit than today's was last read: a proof from before that is of the other limit."""
+    readings = history.window(CgroupReading, LOOK_BACK, target)
+    limit = readings[-1].cpu_limit_cores
+    return max((r.taken for r in readings if r.cpu_limit_cores != limit), default=0.0)
 
 
 def _met(window: Window) -> bool:

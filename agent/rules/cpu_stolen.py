@@ -37,12 +37,12 @@ def _judge(history: History) -> Judgement:
     )  # fmt: skip
     evidence = (by_spin, by_beat) if hits and spun > felt else (by_beat, by_spin) if hits else (by_beat,)
     if (felt >= SHARE.value and cpu.late > 1) or len(hits) >= 2:
-        share = max(felt, spun if len(hits) >= 2 else 0.0)
         advice = Advice(
             ADVICE, _changes(history), "a larger or dedicated machine costs more",
             "raising a CPU limit inside this machine, tuning the database, or more replicas on the same host",
         )  # fmt: skip
-        severity: Severity = "critical" if share >= SEVERE.value else "warning"
+        # What only the agent's own spins met has slowed nobody yet: it is no emergency.
+        severity: Severity = "critical" if felt >= SEVERE.value else "warning"
         return Present(severity, 0.85, "whole instance", evidence, advice)
     return Absent(f"the hypervisor took {felt:.1%} of the time", evidence)
 

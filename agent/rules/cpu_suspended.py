@@ -12,11 +12,14 @@ from agent.history import History
 from agent.report import Advice, Evidence, Severity
 from agent.rules import settings
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from probes.spinner import STOP_GAP_SECONDS
 from probes.suspension import SuspensionReading, Window
 
 SPAN = 15.0
 SPINS_SPAN = 90.0
 GAP = Threshold("unexplained gap", 0.03, "seconds", "noise reaches 41 ms now and then: two are asked for")
+BURN = Threshold("undisturbed burst before a shorter gap", 0.04, "seconds", "contention lets nothing run that long")
+ONCE = Threshold("share of one gap in all of that burst", 0.8, "ratio", "a limit stops a burst once per period")
 SHARE = Threshold("suspended share", 0.1, "ratio", "with two such gaps in the span")
 SEVERE = Threshold("critical from", 0.5, "ratio", "more time frozen than running")
 
@@ -45,20 +48,45 @@ def _judge(history: History) -> Judgement:
         evidence.append(Evidence(f"the longest gap was {longest:.3f} s", longest, "seconds"))
     big = sum(w.gaps for w in late)
     by_beat = share >= SHARE.value and big >= 2
-    if not by_beat and len(spins) < 2:
-        clean = "no gap of 30 ms is unexplained" if not (late or spins) else "too few unexplained gaps"
-        return Absent(f"{clean}; ready work was held {share:.1%} of the time", tuple(evidence))
     why = [no[0] for name in ("cgroup_throttled", "run_delay") if (no := settings.cannot_count(history, name))]
+    if not by_beat and len(spins) < 2:
+        return _not_convicted(share, view, felt_large=bool(windows), blind=bool(why), evidence=tuple(evidence))
     if why:
         evidence.append(Evidence(f"the cause is not visible here: {why[0]}"))
-    held = max(share, 1 - available if available is not None else 0.0)
-    severity: Severity = "critical" if held >= SEVERE.value else "warning"
+    # What only the agent's own spins met has slowed nobody yet: it is no emergency.
+    severity: Severity = "critical" if by_beat and share >= SEVERE.value else "warning"
     return Present(severity, 0.9, settings.scope(history), tuple(evidence), _advice(history))
+
+
+def _not_convicted(
+    share: float, view: breakdown.SpinView, *, felt_large: bool, blind: bool, evidence: tuple[Evidence, ...]
+) -> Judgement:
+    """Too little to convict: absent when something was tried and nothing is left unexplained."""
+    if not view.spins and not felt_large:
+        return Unknown(
+            "no burst of CPU has been tried yet, and a heartbeat does not feel the limit of an idle container",
+            "wait for the next spins, or make suspension.spin_every_seconds shorter",
+        )
+    if blind and share >= SHARE.value:
+        return Unknown(
+            f"ready work was held {share:.0%} of the time in gaps below {GAP.value * 1000:.0f} ms: a mild limit and "
+            "other work on the CPUs look the same where run delay cannot be counted",
+            "look at the host's cpu.stat and run queue",
+        )
+    return Absent(f"no large gap is unexplained; ready work was held {share:.1%} of the time", evidence)
 
 
 def _unexplained(window: Window) -> bool:
     """Whether most of a large gap has no cause that a counter showed."""
-    return window.longest >= GAP.value and breakdown.attribute(window).unknown > window.gap_seconds / 2
+    large = window.longest >= GAP.value or _limit_shaped(window)
+    return large and breakdown.attribute(window).unknown > window.gap_seconds / 2
+
+
+def _limit_shaped(window: Window) -> bool:
+    """A long burst that ran undisturbed and was then stopped once: contention does not look like that."""
+    burned = window.end - window.start - window.gap_seconds
+    once = window.longest >= STOP_GAP_SECONDS and window.longest >= ONCE.value * window.gap_seconds
+    return window.spin and once and burned >= BURN.value
 
 
 def _advice(history: History) -> Advice:
@@ -81,7 +109,7 @@ RULE = Rule(
     "cannot count here, so a zero in them clears nobody.",
     disproof="the host's own counters of this container show no throttling and no steal at the same time",
     needs=(SuspensionReading,),
-    thresholds=(GAP, SHARE, SEVERE),
+    thresholds=(GAP, BURN, ONCE, SHARE, SEVERE),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,

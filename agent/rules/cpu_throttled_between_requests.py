@@ -81,6 +81,8 @@ def _judge(history: History) -> Judgement:
             f"CPU was available {between.available:.1%} of the time between requests: "
             "changing the billing mode will not help", evidence,
         )  # fmt: skip
+    if _constant_limit(history, between.windows):
+        return Absent("a CPU limit that stayed the same explains the gaps, requests or none", evidence)
     if len(during.windows) < EACH.value:
         if _on_cloud_run(history):
             return Present("critical", 0.7, settings.scope(history), evidence, _advice(history))
@@ -123,7 +125,7 @@ def _infer(history: History, telling: Sequence[Window]) -> Judgement:
         Evidence("inferred from the shape alone: " + reason[0]),
     )  # fmt: skip
     cloud = _on_cloud_run(history)
-    if _declared_limit(history):
+    if _constant_limit(history, gone):
         return Absent("a CPU limit that stayed the same explains the gaps", evidence)
     enough = len(gone) >= EACH.value and len(there) >= EACH.value and _spells(gone, there) >= SPELLS.value
     if enough:
@@ -147,10 +149,11 @@ def _spells(gone: Sequence[Window], there: Sequence[Window]) -> int:
     return sum(a and not b for a, b in pairwise(steady))
 
 
-def _declared_limit(history: History) -> bool:
-    """Whether a quota below the CPUs stood unchanged over the span in a place where it counts."""
+def _constant_limit(history: History, gone: Sequence[Window]) -> bool:
+    """Whether one unchanged quota, counted by the kernel, made most of these gaps."""
     limits = {r.cpu_limit_cores for r in history.window(CgroupReading, SPAN)}
-    return len(limits) == 1 and None not in limits
+    by_quota = sum(attribute(w).quota for w in gone)
+    return len(limits) == 1 and None not in limits and by_quota * 2 > sum(w.gap_seconds for w in gone)
 
 
 def _on_cloud_run(history: History) -> bool:

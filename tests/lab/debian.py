@@ -1,6 +1,6 @@
 """What comes out of Debian packages without being installed, kept in a cache directory of the user.
 
-STALLSCOPE_LAB_CACHE moves that directory; it may be removed at any time.
+ST_LAB_CACHE moves that directory; it may be removed at any time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.lab import Unavailable
 
 def cache_directory() -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    directory = Path(os.environ.get("STALLSCOPE_LAB_CACHE") or Path(home, "stallscope-lab"))
+    directory = Path(os.environ.get("ST_LAB_CACHE") or Path(home, "stallscope-lab"))
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 
