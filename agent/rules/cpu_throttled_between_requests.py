@@ -26,6 +26,7 @@ SPAN = 300.0
 GONE = Threshold("available between requests, at most", 0.5, "ratio", "Cloud Run leaves about 0.05")
 THERE = Threshold("available during requests, at least", 0.8, "ratio", "short of it the limit is always there")
 EACH = Threshold("windows of each kind", 2, "", "one may be chance")
+MOSTLY = Threshold("in flight for at least", 0.6, "ratio of a window", "a second's window rarely fits inside a request")
 SPELLS = Threshold("spells without CPU that ended", 3, "", "one or two episodes are not a pattern")
 #: This much around a transition belongs to neither kind: quotas change with a delay.
 MARGIN = 0.3
@@ -93,13 +94,25 @@ def _judge(history: History) -> Judgement:
 
 
 def _in_flight(timeline: Sequence[Transition], window: Window) -> bool | None:
-    """Whether requests were in flight in the whole window; ``None`` when mixed or not known."""
-    first = bisect_right(timeline, window.start - MARGIN, key=lambda t: t.at) - 1
-    last = bisect_right(timeline, window.end + MARGIN, key=lambda t: t.at)
-    if first < 0:
+    """Whether requests were in flight in most of the window, or in none of it; ``None`` when mixed or not known.
+
+    Requests are often shorter than a window, so most of it is enough; between them it must be all of it,
+    with a margin.
+    """
+    if not timeline or timeline[0].at > window.start - MARGIN:
         return None
-    states = {t.in_flight > 0 for t in timeline[first:last]}
-    return states.pop() if len(states) == 1 else None
+    if busy_seconds(timeline, window.start - MARGIN, window.end + MARGIN) == 0:
+        return False
+    mostly = MOSTLY.value * (window.end - window.start)
+    return True if busy_seconds(timeline, window.start, window.end) >= mostly else None
+
+
+def busy_seconds(timeline: Sequence[Transition], start: float, end: float) -> float:
+    """How much of this interval had requests in flight."""
+    first = max(0, bisect_right(timeline, start, key=lambda t: t.at) - 1)
+    last = bisect_right(timeline, end, key=lambda t: t.at)
+    spans = pairwise([*timeline[first:last], Transition(end, 0)])
+    return sum(max(0.0, b.at - max(a.at, start)) for a, b in spans if a.in_flight)
 
 
 def _infer(history: History, telling: Sequence[Window]) -> Judgement:
@@ -182,7 +195,7 @@ RULE = Rule(
     "Background work, connection pools and work after the response crawl, and it looks like a slow database.",
     disproof="a burst of CPU with no request in flight runs at full speed",
     needs=(SuspensionReading,),
-    thresholds=(GONE, THERE, EACH, SPELLS),
+    thresholds=(GONE, THERE, EACH, MOSTLY, SPELLS),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,

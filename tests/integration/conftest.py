@@ -23,7 +23,7 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Slots a second apart, so that a test need not wait for the default five.
+#: Slots a second apart, so that a test need not wait for the default ten.
 FAST = (
     "--set", "suspension.every_seconds=1", "--set", "cgroup.every_seconds=1", "--set", "requests.every_seconds=1",
     "--set", "budget.cpu_ratio=0.1",
@@ -68,6 +68,7 @@ class RunningAgent:
         python: str = sys.executable,
         stdout: int | None = None,
         stderr: int | None = None,
+        port: int = 0,
         **popen: Any,
     ) -> None:
         self._out: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill()
@@ -76,11 +77,11 @@ class RunningAgent:
         base = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         self.started = time.monotonic()
         self.process = subprocess.Popen(
-            [python, "-m", "agent.cli", "run", "--listen", "127.0.0.1:0", *arguments],
+            [python, "-m", "agent.cli", "run", "--listen", f"127.0.0.1:{port}", *arguments],
             stdin=subprocess.DEVNULL, stdout=self._out if stdout is None else stdout,
             stderr=self._err if stderr is None else stderr, cwd=ROOT, env={**base, **(environ or {})}, **popen,
         )  # fmt: skip
-        self.host, self.port = "", 0
+        self.host, self.port = "127.0.0.1", port
 
     def wait_for_address(self, read: Callable[[], str] | None = None) -> RunningAgent:
         """Wait until the agent has printed where it listens."""

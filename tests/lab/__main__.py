@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import time
 from pathlib import Path
 
 from tests.lab import Unavailable
-from tests.lab.proofs import PROOFS, Row, summary
+from tests.lab.proofs import PROOFS as PLAIN
+from tests.lab.proofs import Row
+from tests.lab.sandboxes import in_guest, in_gvisor
+
+PROOFS = {**PLAIN, "gvisor": in_gvisor, "guest": in_guest}
 
 RESULTS = Path("lab-results")
 
@@ -22,6 +27,34 @@ def table(rows: list[Row]) -> str:
     lines = ["| " + " | ".join(keys) + " |", "|" + "---|" * len(keys)]
     lines += ["| " + " | ".join(str(row.get(key, "")) for key in keys) + " |" for row in rows]
     return "\n".join(lines)
+
+
+def summary(name: str, rows: list[Row]) -> list[Row]:
+    """The rows of a table: repeated cells become one row with counts or medians."""
+    if name == "quotas":
+        cells: dict[tuple[str, str], list[Row]] = {}
+        for row in rows:
+            cells.setdefault((row["quota"], row["app"]), []).append(row)
+        return [
+            {
+                "quota": quota, "app": who, "right": f"{sum(r['hit'] for r in cell)} of {len(cell)}",
+                "misses": [r["found"] for r in cell if not r["hit"]],
+                "host stole": f"{max(r['stolen'] for r in cell):.0%} at most",
+            }
+            for (quota, who), cell in cells.items()
+        ]  # fmt: skip
+    if name == "latency":
+        table = []
+        for who in ("busy", "idle"):
+            entry: Row = {"app": who}
+            for key in ("seconds_to_finding", "seconds_to_clear"):
+                values = [r[key] for r in rows if r["app"] == who and r[key] is not None]
+                missed = sum(r[key] is None for r in rows if r["app"] == who)
+                entry[key] = f"median {statistics.median(values):.1f}, worst {max(values):.1f}" if values else "none"
+                entry[key] += f", {missed} missed" if missed else ""
+            table.append(entry)
+        return table
+    return rows
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ from probes.platform import Environment, PlatformReading
 from probes.platform_trust import Sandbox, Trust
 from probes.reading import Counts, NoData
 from probes.requests import RequestsReading, Transition
-from probes.spinner import BUCKETS, GOLDEN, LATE_SECONDS, bucket_of
+from probes.spinner import BUCKETS, GOLDEN, LATE_SECONDS, Config, bucket_of
 from probes.suspension import SuspensionReading, Window
 
 #: Who holds the work back.  ``nobody``: counters that can count stand still beside the gaps.
@@ -28,6 +28,9 @@ Cause = Literal["quota", "contention", "hypervisor", "nobody", "hidden"]
 
 PERIOD = 0.1
 SLOT = 5.0
+#: The heartbeat's interval, as the real child has it when it is told nothing.  The scenes' jitter is as wide as
+#: that, so that every phase of the period is sampled alike: see test_the_heartbeat_recovers_... for the child's own.
+INTERVAL = JITTER = Config("").interval
 COUNTERS = ("thread_cpu_time", "run_delay", "cgroup_throttled", "steal", "lost_ticks", "pressure", "cgroup_memory")
 ALL_COUNT: Mapping[str, bool | None] = MappingProxyType(dict.fromkeys(COUNTERS, True))
 NONE_COUNTS: Mapping[str, bool | None] = MappingProxyType(dict.fromkeys(COUNTERS, False))
@@ -49,7 +52,7 @@ class FakeClock:
 
 
 def beat(
-    start: float = 0.0, *, late: Sequence[float] = (), samples: int = 8, seconds: float = 1.0, cause: Cause = "nobody"
+    start: float = 0.0, *, late: Sequence[float] = (), samples: int = 5, seconds: float = 1.0, cause: Cause = "nobody"
 ) -> Window:
     """A second of heartbeats, of which those in ``late`` came that many seconds late."""
     gap = sum(late)
@@ -90,7 +93,7 @@ def beats(start: float, seconds: float, gap: float = 0.0, cause: Cause = "nobody
     """Heartbeats on the spinner's schedule while the last ``gap`` seconds of every 100 ms are taken away."""
     lateness: dict[int, list[float]] = {second: [] for second in range(int(seconds))}
     number = 0
-    while (target := number * 0.12 + 0.1 * (number * GOLDEN % 1.0)) < int(seconds):
+    while (target := number * INTERVAL + JITTER * (number * GOLDEN % 1.0)) < int(seconds):
         left = PERIOD - (start + target) % PERIOD
         lateness[int(target)].append(left if left <= gap else 0.0)
         number += 1
@@ -239,7 +242,7 @@ class Scene:
 
     def freeze(self, seconds: float, **fields: Any) -> Scene:
         """A slot in whose middle everything stood still once."""
-        late = [seconds - 0.12 * n for n in range(int(seconds / 0.12) + 1)]
+        late = [seconds - INTERVAL * n for n in range(int(seconds / INTERVAL) + 1)]
         start = self.clock() + 1.0
         frozen = beat(start, late=[x for x in late if x > LATE_SECONDS], seconds=1.0 + seconds)
         self.clock.advance(max(0.0, seconds + 2.0 - SLOT))

@@ -130,7 +130,7 @@ def test_every_fault_of_every_source_is_told_at_once(file: Path) -> None:
         "http.listen": str(file),
         "http.prot": str(file),
         "suspension.every_seconds": str(file),
-        "nonsense": "",
+        "nonsense": str(file),
         "history.seconds": "environment STALLSCOPE_HISTORY__SECONDS",
         "STALLSCOPE_NOTHING": "",
         "log.format": "flag",
@@ -168,7 +168,7 @@ def test_impossible_values_of_several_sections_are_told_at_once() -> None:
         (("http.listn", "x"), "did you mean listen?"),
         (("suspension.heartbeat", "1"), "did you mean heartbeat_seconds?"),
         (("htp.listen", "x"), "did you mean http?"),
-        (("http.zzz", "x"), "known here: listen, most_connections"),
+        (("http.zzz", "x"), "known here: fail_status, listen, most_connections"),
         (("zzz.listen", "x"), "known here: app, budget, "),
     ],
 )
@@ -195,6 +195,14 @@ def test_a_misspelt_key_is_refused_with_what_was_perhaps_meant(flag: tuple[str, 
         ("app.pid", ""),
         ("requests.metrics_url", "file:///etc/passwd"),
         ("requests.metrics_url", ""),
+        ("requests.metrics_url", "http:///metrics"),
+        ("requests.metrics_url", "http://[::1/metrics"),
+        ("requests.metrics_url", "http://app:65536/metrics"),
+        ("requests.metrics_url", "http://app:-1/metrics"),
+        ("requests.metrics_url", "http://app:web/metrics"),
+        ("http.fail_status", "199"),
+        ("http.fail_status", "600"),
+        ("http.fail_status", "503.5"),
         ("requests.own", "perhaps"),
         ("budget.memory_bytes", "64MB"),
         ("log.format", ""),
@@ -208,10 +216,29 @@ def test_an_impossible_value_is_refused_with_its_path_and_its_source(flag: tuple
         assert f"flag for {flag[0]}" in fault
 
 
-@pytest.mark.xfail(strict=True, reason="defect: _sentence() knows no source of a section, only of SECTION.KEY")
 def test_an_unknown_section_in_the_environment_names_the_variable() -> None:
     (fault,) = faults(environ={"STALLSCOPE_HTTPP__LISTEN": "127.0.0.1:1"})
     assert "STALLSCOPE_HTTPP__LISTEN" in fault
+
+
+@pytest.mark.parametrize("userinfo", ["app", "app:", ":word", "app:word", ""], ids=repr)
+def test_a_metrics_url_must_not_hold_a_user_or_a_password(userinfo: str) -> None:
+    (fault,) = faults(flags=(("requests.metrics_url", f"http://{userinfo}@app:8080/metrics"),))
+    assert "must not hold a user or a password" in fault
+
+
+@pytest.mark.xfail(strict=True, reason="defect: _sentence() repeats the input, here the password it refuses")
+@pytest.mark.parametrize("end", ["app:8080/metrics", "app:65536/metrics"])
+def test_a_password_that_is_refused_is_not_repeated(end: str) -> None:
+    told = faults(environ={"STALLSCOPE_REQUESTS__METRICS_URL": f"http://app:{SECRET}@{end}"})
+    assert SECRET not in "".join(told)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://app", "https://app:8443/metrics?x=1", "http://127.0.0.1:1/", "http://[::1]:65535/metrics"]
+)
+def test_a_plain_metrics_url_is_taken(url: str) -> None:
+    assert load(None, {}, [("requests.metrics_url", url)]).requests.metrics_url == url
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from agent.rules import RULES
 from agent.rules.rule import Absent, Judgement, Present, Rule, Unknown
 from probes.reading import NoData, Reading
 from probes.suspension import SuspensionReading
-from tests.unit.builders import NONE_COUNTS, Burst, FakeClock, Scene, suspension
+from tests.unit.builders import NONE_COUNTS, Burst, FakeClock, Scene, beats, spin, suspension
 
 SELF = AgentSelf("0", 1.0, 0.1, 50_000_000)
 WALL = 1_700_000_000.0
@@ -194,12 +194,16 @@ def test_a_rule_that_raises_is_unknown_and_silences_no_other() -> None:
     assert "secret" not in report.unknown[0].because
 
 
-@pytest.mark.xfail(strict=True, reason="DEFECT: a rule that waits for its for_seconds is listed as ruled out")
 def test_a_condition_that_is_seen_now_is_never_listed_as_ruled_out() -> None:
     script = Script(for_seconds=10.0)
     script.say(present())
     assert script.report
     assert [r.rule for r in script.report.ruled_out] == []
+    assert [(u.rule, u.because) for u in script.report.unknown] == [("one", "seen for 0 s, reported after 10 s")]
+    script.say(present(), after=4.0)
+    assert script.report.unknown[0].because == "seen for 4 s, reported after 10 s"
+    script.say(present(), after=7.0)
+    assert (len(script.report.findings), script.report.unknown) == (1, ())
 
 
 # ---- the report
@@ -287,14 +291,24 @@ def test_a_clean_machine_is_told_that_the_billing_mode_will_not_help() -> None:
 
 @pytest.mark.parametrize("horizon", [10.0, 60.0, 300.0])
 @pytest.mark.parametrize("hidden", [True, False], ids=["gVisor", "plain kernel"])
-@pytest.mark.xfail(
-    strict=True, reason="DEFECT: the sentence clears the billing mode from on-time heartbeats of an idle container"
-)
 def test_an_idle_container_without_spins_is_not_told_that_the_billing_mode_will_not_help(
     horizon: float, hidden: bool
 ) -> None:
     scene = Scene(trust=NONE_COUNTS, sandbox="gvisor") if hidden else Scene()
-    assert NOT_HELP not in sentence(scene.run(horizon, spins=None, cause="hidden" if hidden else "nobody"))
+    text = sentence(scene.run(horizon, spins=None, cause="hidden" if hidden else "nobody"))
+    assert text.startswith("Cannot tell yet")
+    assert NOT_HELP not in text
+
+
+@pytest.mark.parametrize(("spins", "told"), [(1, False), (2, True)])
+def test_one_clean_burst_may_be_luck_and_two_clear_the_cpu(spins: int, told: bool) -> None:
+    scene = Scene()
+    for number in range(6):
+        start = scene.clock()
+        scene.slot([*beats(start, 5.0), *([spin(start + 0.5)] if number < spins else [])])
+    text = sentence(scene)
+    assert (NOT_HELP in text) is told
+    assert text.startswith("Cannot tell yet: too few bursts") is not told
 
 
 def test_a_fifth_of_the_cpu_taken_away_is_not_nothing() -> None:

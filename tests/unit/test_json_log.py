@@ -118,7 +118,6 @@ def test_after_the_reader_went_on_lines_are_written_again(pipe: Pipe) -> None:
     assert writer.dropped == 1
 
 
-@pytest.mark.xfail(strict=True, reason="defect: LineWriter does not end a cut line as its docstring promises")
 def test_a_line_that_was_cut_by_a_full_pipe_does_not_spoil_the_next(pipe: Pipe) -> None:
     writer = LineWriter(pipe.writer)
     writer.write(json.dumps({"long": "x" * (2 * PIECE)}) + "\n")
@@ -128,6 +127,30 @@ def test_a_line_that_was_cut_by_a_full_pipe_does_not_spoil_the_next(pipe: Pipe) 
     writer.write('{"event": "next"}\n')
     after = (cut + pipe.drain()).decode().splitlines()
     assert json.loads(after[-1]) == {"event": "next"}
+
+
+def test_a_cut_line_is_ended_once_however_many_lines_are_lost_meanwhile(pipe: Pipe) -> None:
+    writer = LineWriter(pipe.writer)
+    writer.write("x" * 2 * PIECE + "\n")
+    writer.write("lost\n")
+    writer.write("lost too\n")
+    assert writer.dropped == 3
+    assert pipe.drain() == b"x" * PIECE
+    writer.write("one\n")
+    assert pipe.drain() == b"\none\n"
+    writer.write("two\n")
+    assert pipe.drain() == b"two\n"
+
+
+def test_a_line_that_is_cut_after_the_end_of_a_cut_line_is_ended_too(pipe: Pipe) -> None:
+    writer = LineWriter(pipe.writer)
+    found = b""
+    for _ in range(2):
+        writer.write("x" * 2 * PIECE + "\n")
+        found += pipe.drain()
+    writer.write("kept\n")
+    assert (found + pipe.drain()).splitlines()[-1] == b"kept"
+    assert writer.dropped == 2
 
 
 def test_a_reader_that_is_gone_is_no_error(pipe: Pipe) -> None:

@@ -114,19 +114,12 @@ def constant_quota(*, told: bool, spins_in_requests: bool) -> Scene:
     return scene
 
 
-_SIGNAL_DEFECT = pytest.mark.xfail(
-    strict=True,
-    reason="DEFECT: with a request signal a constant quota is convicted: on-time beats of waiting requests "
-    "count as available CPU, and neither the declared limit nor the spins during requests are asked",
-)
-
-
 @pytest.mark.parametrize(
     ("told", "spins_in_requests"),
     [
         pytest.param(False, True, id="inferred"),
-        pytest.param(True, True, id="told, spins in both", marks=_SIGNAL_DEFECT),
-        pytest.param(True, False, id="told, spins between only", marks=_SIGNAL_DEFECT),
+        pytest.param(True, True, id="told, spins in both"),
+        pytest.param(True, False, id="told, spins between only"),
     ],
 )
 def test_a_constant_declared_quota_under_bursty_demand_is_not_the_billing_mode(
@@ -135,17 +128,38 @@ def test_a_constant_declared_quota_under_bursty_demand_is_not_the_billing_mode(
     assert not isinstance(judge(constant_quota(told=told, spins_in_requests=spins_in_requests)), Present)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="DEFECT: a constant limit is blamed even where its counter shows that it held nobody"
-)
+@pytest.mark.parametrize("told", [True, False], ids=["told", "inferred"])
 @pytest.mark.parametrize("limit", [1.0, 4.0])
-def test_a_declared_limit_that_throttled_nobody_explains_nothing(limit: float) -> None:
+def test_a_declared_limit_that_throttled_nobody_explains_nothing(limit: float, told: bool) -> None:
     """Cloud Run's second generation: a real kernel with cpu.max, throttled from outside of it."""
     scene = Scene(trust=ALL_COUNT, environment="cloud_run_service")
     for _ in range(4):
-        scene.run(40, gap=0.095, cause="nobody", limit=limit)
-        scene.run(20, spins=CLEAN, limit=limit)
+        scene.run(40, gap=0.095, cause="nobody", limit=limit, in_flight=0 if told else None)
+        scene.run(20, spins=CLEAN, limit=limit, in_flight=2 if told else None)
     assert isinstance(judge(scene), Present)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "inferred"])
+@pytest.mark.parametrize(("share", "explained"), [(0.4, False), (0.6, True)])
+def test_a_constant_limit_explains_the_gaps_only_when_throttled_time_covers_most_of_them(
+    share: float, explained: bool, told: bool
+) -> None:
+    scene = Scene(trust=ALL_COUNT, environment="cloud_run_service")
+    for _ in range(4):
+        for second in range(12):
+            start, asleep = scene.clock(), second < 8
+            gaps = [0.095] if asleep else []
+            burst = spin(start + 0.5, burn=0.005 if asleep else 0.012, gaps=gaps)._replace(throttled=share * sum(gaps))
+            scene.slot([beat(start), burst], limit=0.05, in_flight=(0 if asleep else 2) if told else None)
+    assert isinstance(judge(scene), Absent if explained else Present)
+
+
+@pytest.mark.parametrize(("spells", "found"), [(2, False), (3, True)])
+def test_inference_asks_for_three_spells_that_ended(spells: int, found: bool) -> None:
+    scene = Scene(trust=NONE_COUNTS, sandbox="gvisor")
+    for _ in range(spells):
+        scene.run(40, spins=GONE, cause="hidden").run(40, spins=CLEAN, cause="hidden")
+    assert isinstance(judge(scene), Present if found else Unknown)
 
 
 @pytest.mark.parametrize("in_flight", [0, None], ids=["told", "inferred"])

@@ -5,14 +5,15 @@ A row is a scene, a column is a rule; each cell that differs from the column's o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import pytest
 
 from agent.rules import BY_ID, RULES
 from agent.rules.rule import Absent, Judgement, Present
-from tests.unit.builders import NONE_COUNTS, Burst, Scene, beat, spin
+from probes.suspension import Window
+from tests.unit.builders import ALL_COUNT, NONE_COUNTS, Burst, Cause, Scene, beat, spin
 
 Answer = Literal["present", "absent", "unknown"]
 
@@ -44,7 +45,7 @@ SCENES: dict[str, tuple[Callable[[], Scene], str]] = {
     "quiet": (lambda: Scene().run(120), "AAAAAA"),
     "noise": (noise, "AAAAAA"),
     "nothing has been measured": (Scene, "UUUUUA"),
-    "idle, and no spin": (lambda: Scene().run(120, spins=None), "UAAAUA"),
+    "idle, and no spin": (lambda: Scene().run(120, spins=None), "UAAUUA"),
     "quota of 5 %, busy": (lambda: Scene().run(60, gap=0.095, cause="quota", limit=0.05), "APAAAA"),
     "quota of 50 %, busy": (lambda: Scene().run(60, gap=0.05, cause="quota", limit=0.5), "APAAAA"),
     "quota of 80 %, busy": (lambda: Scene().run(60, gap=0.02, cause="quota", limit=0.8), "APAAAA"),
@@ -145,13 +146,11 @@ def test_an_answer_that_clears_or_cannot_tell_says_why(scene: str) -> None:
         assert isinstance(judgement, Present) or judgement.because.strip(), rule.id
 
 
-@pytest.mark.xfail(strict=True, reason="DEFECT: gaps of 20 ms are below the 30 ms that convict, however many there are")
 def test_a_hidden_quota_of_80_percent_is_not_absent() -> None:
     scene = gvisor().run(60, gap=0.02, cause="hidden")
     assert answer(judge("cpu_suspended", scene)) != "absent"
 
 
-@pytest.mark.xfail(strict=True, reason="DEFECT: without a spin an idle container cannot be cleared")
 def test_an_idle_gvisor_without_spins_is_not_cleared_of_suspension() -> None:
     scene = gvisor().run(120, spins=None, cause="hidden")
     assert answer(judge("cpu_suspended", scene)) == "unknown"
@@ -169,3 +168,89 @@ def test_a_gap_that_the_quota_explains_is_no_freeze_however_long() -> None:
     scene = Scene()
     scene.slot([beat(scene.clock(), late=[1.5, 1.4, 1.3], cause="quota", seconds=2.5)])
     assert answer(judge("instance_frozen", scene)) == "absent"
+
+
+# ---- bursts that a limit stopped, and what only looks like it
+
+
+def tried(*bursts: Window, trust: Mapping[str, bool | None] = NONE_COUNTS) -> Scene:
+    """These spins in an otherwise idle container, one each slot."""
+    scene = Scene(trust=trust, sandbox="gvisor")
+    for burst in bursts:
+        start = scene.clock()
+        length = burst.end - burst.start
+        scene.slot([beat(start), burst._replace(start=start + 2.0, end=start + 2.0 + length)])
+    return scene
+
+
+HIDDEN: Cause = "hidden"
+SHAPED = spin(burn=0.08, gaps=[0.02], cause=HIDDEN)
+
+
+@pytest.mark.parametrize(
+    ("bursts", "expected"),
+    [
+        pytest.param([SHAPED] * 2, "present", id="80 %: stopped twice after 80 ms"),
+        pytest.param([SHAPED] * 3, "present", id="three times"),
+        pytest.param([SHAPED, spin(cause=HIDDEN), SHAPED], "present", id="a short clean one in between"),
+        pytest.param([SHAPED], "absent", id="once"),
+        pytest.param([spin(burn=0.039, gaps=[0.02], cause=HIDDEN)] * 3, "absent", id="burned too little"),
+        pytest.param([spin(burn=0.041, gaps=[0.02], cause=HIDDEN)] * 3, "present", id="burned just enough"),
+        pytest.param([spin(burn=0.08, gaps=[0.014], cause=HIDDEN)] * 3, "absent", id="a gap below 15 ms"),
+        pytest.param([spin(burn=0.08, gaps=[0.016], cause=HIDDEN)] * 3, "present", id="a gap above 15 ms"),
+        pytest.param([spin(burn=0.08, gaps=[0.016, 0.005], cause=HIDDEN)] * 3, "absent", id="disturbed before"),
+        pytest.param([spin(burn=0.08, gaps=[0.02, 0.001], cause=HIDDEN)] * 3, "present", id="hardly disturbed"),
+        pytest.param([spin(burn=0.04, gaps=[0.004] * 8 + [0.016], cause=HIDDEN)] * 3, "absent", id="contention"),
+        pytest.param([spin(burn=0.08, gaps=[0.02], cause="contention")] * 3, "absent", id="run delay explains it"),
+        pytest.param([spin(burn=0.08, gaps=[0.02], cause="quota")] * 3, "absent", id="throttled time explains it"),
+    ],
+)
+def test_two_bursts_that_were_stopped_like_by_a_limit_convict(bursts: list[Window], expected: Answer) -> None:
+    judgement = judge("cpu_suspended", tried(*bursts))
+    assert answer(judgement) == expected, judgement
+
+
+def test_a_heartbeat_is_never_limit_shaped() -> None:
+    scene = gvisor()
+    for _ in range(4):
+        scene.slot([beat(scene.clock(), late=[0.02], cause=HIDDEN), spin(scene.clock() + 2.0, cause=HIDDEN)])
+    assert answer(judge("cpu_suspended", scene)) != "present"
+
+
+def test_bursts_a_minute_and_a_half_apart_convict_no_more() -> None:
+    scene = tried(SHAPED, SHAPED).run(95, spins=None, cause=HIDDEN)
+    assert answer(judge("cpu_suspended", scene)) == "unknown"
+
+
+@pytest.mark.parametrize(("trust", "expected"), [(NONE_COUNTS, "unknown"), (ALL_COUNT, "absent")])
+def test_much_time_in_small_gaps_is_unknown_only_where_run_delay_cannot_count(
+    trust: Mapping[str, bool | None], expected: Answer
+) -> None:
+    scene = Scene(trust=trust)
+    for _ in range(4):
+        start = scene.clock()
+        late = [0.012] * 2
+        windows = [beat(start + second, late=late, cause=HIDDEN) for second in range(5)]
+        scene.slot([*windows, spin(start + 2.5, cause=HIDDEN)])
+    judgement = judge("cpu_suspended", scene)
+    assert answer(judgement) == expected, judgement
+
+
+def test_a_large_gap_alone_is_enough_to_have_been_tried() -> None:
+    """Nothing was spun, but the heartbeat felt a large gap that a counter explains: that is an answer."""
+    scene = Scene()
+    for _ in range(3):
+        scene.slot([beat(scene.clock(), late=[0.05], cause="contention")])
+    assert answer(judge("cpu_suspended", scene)) == "absent"
+
+
+@pytest.mark.parametrize(
+    ("rule", "idle", "busy"),
+    [
+        ("cpu_suspended", "gVisor at 5 %, idle", "gVisor at 5 %, busy"),
+        ("cpu_stolen", "hypervisor, idle", "hypervisor, busy"),
+    ],
+)
+def test_what_only_the_agents_own_spins_met_is_no_emergency(rule: str, idle: str, busy: str) -> None:
+    found = [judge(rule, SCENES[scene][0]()) for scene in (idle, busy)]
+    assert [j.severity for j in found if isinstance(j, Present)] == ["warning", "critical"]

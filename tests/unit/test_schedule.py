@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import agent.schedule
 from agent.history import History
-from agent.schedule import EARLY_SHARE, JITTER_SHARE, OUTCOMES, PULSE_SECONDS, Pulse, Schedule
+from agent.schedule import EARLY_SHARE, JITTER_SHARE, NUDGE_SECONDS, OUTCOMES, PULSE_SECONDS, Pulse, Schedule
 from probes.reading import NoData, Reading
 from probes.suspension import LONG_GAP_SECONDS, SuspensionProbe, SuspensionReading
 from tests.unit.builders import FakeClock, beat, suspension
@@ -49,9 +52,16 @@ class Rig:
             self.history, self.batches.append, over_budget=over_budget, clock=self.clock, sleep=self._sleep
         )
         self._until = 0.0
+        self.news: list[float] = []
 
     async def _sleep(self, seconds: float) -> None:
-        if self.clock() + seconds > self._until:
+        """Until then, or until there is news, as :meth:`Schedule._doze` does."""
+        end = self.clock() + seconds
+        if self.news and self.news[0] < end:
+            self.clock.now = max(self.clock.now, self.news.pop(0))
+            self.schedule.nudge()
+            return
+        if end > self._until:
             raise asyncio.CancelledError
         self.clock.advance(seconds)
 
@@ -183,6 +193,118 @@ def test_over_budget_every_second_wake_up_is_skipped_and_counted() -> None:
     assert rig.outcome() == {"ok": len(probe.asked), "skipped": rig.schedule.skipped}
 
 
+def test_a_report_that_cannot_be_made_does_not_end_the_measuring(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock(0.0)
+    told: list[int] = []
+
+    def after(readings: list[Reading]) -> None:
+        told.append(len(readings))
+        if len(told) == 1:
+            raise ZeroDivisionError
+
+    schedule = Schedule(History(600.0, clock=clock), after, clock=clock)
+    schedule.add(FakeProbe(clock), 5.0)
+    for _ in range(3):
+        asyncio.run(schedule.turn())
+        clock.advance(6.0)
+    assert (told, schedule.failures) == ([1, 1, 1], 1)
+    assert schedule.entries[0].outcomes["ok"] == 3
+    assert "the report could not be made" in caplog.text
+
+
+# ---- news, and the pace
+
+
+def test_news_brings_the_frequent_slots_forward_and_leaves_the_rare_ones() -> None:
+    rig = Rig()
+    often, seldom = rig.add(30.0), rig.add(60.0, target="two")
+    rig.news = [12.0]
+    rig.run(20.0)
+    assert (often.asked, seldom.asked) == ([0.0, 12.0], [0.0])
+
+
+@pytest.mark.parametrize("every", [5.0, 10.0, 15.0])
+def test_news_right_after_a_slot_keeps_its_distance(every: float) -> None:
+    rig = Rig()
+    probe = rig.add(every)
+    rig.news = [0.5]
+    rig.run(NUDGE_SECONDS + 0.1)
+    assert probe.asked == [0.0, NUDGE_SECONDS]
+
+
+def test_news_puts_no_slot_off() -> None:
+    rig = Rig()
+    probe = rig.add(5.0)
+    asyncio.run(rig.schedule.turn())
+    rig.clock.advance(4.9)
+    rig.schedule._last_turn = rig.clock()
+    before = rig.schedule.entries[0].due
+    rig.schedule.nudge()
+    assert rig.schedule.entries[0].due <= before
+    assert len(probe.asked) == 1
+
+
+_HURRIED = pytest.mark.xfail(
+    strict=True,
+    reason="DEFECT: news wakes run() into a turn that is not due yet: slots up to 20 % of their interval ahead run at "
+    "once, without their distance, and the empty turns shift which slot the budget skips (schedule.py:126)",
+)
+
+
+@pytest.mark.parametrize(
+    "every", [pytest.param(5.0, marks=_HURRIED), pytest.param(10.0, marks=_HURRIED), pytest.param(30.0, marks=_HURRIED)]
+)
+def test_a_flood_of_news_keeps_its_distance_too(every: float) -> None:
+    rig = Rig()
+    probe = rig.add(every)
+    rig.news = [0.3 * step for step in range(1, 200)]
+    rig.run(60.0)
+    steps = [b - a for a, b in itertools.pairwise(probe.asked)]
+    assert min(steps) >= NUDGE_SECONDS - 1e-9
+    assert len(probe.asked) == pytest.approx(60.0 / NUDGE_SECONDS, abs=2)
+
+
+@_HURRIED
+def test_news_before_its_time_is_no_turn() -> None:
+    """Over budget every second wake-up is skipped; a wake-up in which nothing is due must not count as one."""
+    rig = Rig(over_budget=lambda: True)
+    rig.add(60.0)
+    rig.news = [10.0, 20.0]
+    rig.run(30.0)
+    assert rig.schedule._turn == 1
+
+
+def test_a_schedule_that_dozes_is_woken_by_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent.schedule, "NUDGE_SECONDS", 0.0)
+
+    async def live() -> int:
+        history = History(600.0)
+        asked = asyncio.Event()
+        schedule = Schedule(history, lambda _: asked.set())
+        schedule.add(FakeProbe(FakeClock()), 30.0)
+        running = asyncio.create_task(schedule.run())
+        async with asyncio.timeout(10):
+            for _ in range(3):
+                await asked.wait()
+                asked.clear()
+                await asyncio.sleep(0.001)
+                schedule.nudge()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return schedule.entries[0].outcomes["ok"]
+
+    assert asyncio.run(live()) >= 3
+
+
+@pytest.mark.parametrize(("pace", "slots"), [(1.0, 21), (0.5, 41)])
+def test_the_pace_halves_the_intervals_while_there_is_a_finding(pace: float, slots: int) -> None:
+    rig = Rig()
+    rig.schedule.pace = pace
+    probe = rig.add(10.0)
+    rig.run(200.0)
+    assert len(probe.asked) == pytest.approx(slots, abs=2)
+
+
 def test_every_probe_is_closed_even_when_one_fails_to() -> None:
     rig = Rig()
     probes = [rig.add(5.0, fail(OSError("busy"))), rig.add(5.0, target="two")]
@@ -234,14 +356,32 @@ def test_the_pulse_remembers_a_bounded_past() -> None:
     assert not pulse.ran_between(0.0, 100.0)
 
 
-_BLIND = pytest.mark.xfail(
-    strict=True,
-    reason="DEFECT: the witness looks at the gap without 0.25 s at both ends, and the pulse beats each 0.9 s: "
-    "a child that alone was held for 1.0 to 1.4 s can pass for a frozen instance",
-)
+def test_the_pulse_beats_until_it_is_stopped_and_knows_its_lateness(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent.schedule, "PULSE_SECONDS", 0.01)
+
+    async def live() -> tuple[int, float, int]:
+        pulse = Pulse()
+        pulse.start(asyncio.get_running_loop())
+        await asyncio.sleep(0.06)
+        time.sleep(0.05)  # noqa: ASYNC251 - the loop is held up on purpose
+        for _ in range(3):  # timers come after what is ready
+            await asyncio.sleep(0)
+        seen, late = len(pulse._seen), pulse.lateness_seconds
+        pulse.stop()
+        await asyncio.sleep(0.03)
+        return seen, late, len(pulse._seen) - seen
+
+    seen, late, after = asyncio.run(live())
+    assert seen >= 3
+    assert late >= 0.03
+    assert after == 0
 
 
-@pytest.mark.parametrize("held", [pytest.param(1.05, marks=_BLIND), pytest.param(1.3, marks=_BLIND), 1.45, 3.0, 20.0])
+def test_a_pulse_that_never_began_can_be_stopped() -> None:
+    Pulse().stop()
+
+
+@pytest.mark.parametrize("held", [1.501, 1.6, 3.0, 20.0])
 def test_the_pulse_sees_every_stop_of_the_child_alone_that_is_long_enough_to_pass_for_a_freeze(held: float) -> None:
     assert held > LONG_GAP_SECONDS
     clock = FakeClock(0.0)
@@ -256,7 +396,7 @@ def test_the_pulse_sees_every_stop_of_the_child_alone_that_is_long_enough_to_pas
         assert probe._held_alone(window), f"phase {phase}"
 
 
-@pytest.mark.parametrize("frozen", [1.05, 3.0, 60.0])
+@pytest.mark.parametrize("frozen", [1.55, 3.0, 60.0])
 @pytest.mark.parametrize("later", [0.0, 0.1, 0.2], ids=lambda x: f"loop wakes {x} s before the child")
 def test_the_pulse_is_silent_in_a_freeze_of_everything(frozen: float, later: float) -> None:
     clock = FakeClock(0.0)
