@@ -106,7 +106,7 @@ class Agent:
         every = settings.spin_every_seconds or (SPIN_EVERY_BLIND if blind else SPIN_EVERY_SEEN)
         parts = [
             f"interval={settings.heartbeat_seconds}",
-            f"jitter={settings.heartbeat_seconds * 0.83:.4f}",
+            f"jitter={settings.heartbeat_seconds}",
             f"budget={settings.budget_ratio}",
             f"send={min(4.0, settings.every_seconds * 0.8):.1f}",
             f"levels={','.join(map(str, settings.spin_seconds))}",

@@ -187,7 +187,11 @@ def _report(arguments: argparse.Namespace) -> int:
     except Unreachable as error:
         print(f"stallscope: {error}", file=sys.stderr)
         return UNAVAILABLE
-    return _show(report, arguments.json)
+    try:
+        return _show(report, arguments.json)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        print(f"stallscope: {arguments.url}: the answer is not a whole report of stallscope", file=sys.stderr)
+        return UNAVAILABLE
 
 
 def _check_config(arguments: argparse.Namespace) -> int:

@@ -130,7 +130,8 @@ def _sentence(fault: Any, source: Mapping[str, str]) -> str:
     if fault["type"] == "extra_forbidden":
         return f"{path}{suffix}: no such setting{_near(fault['loc'])}"
     message = fault["msg"].removeprefix("Value error, ")
-    return f"{path} = {fault['input']!r}{suffix}: {message[0].lower()}{message[1:]}"
+    given = re.sub(r"//[^/]*@", "//...@", repr(fault["input"]))  # never a password
+    return f"{path} = {given}{suffix}: {message[0].lower()}{message[1:]}"
 
 
 def _near(loc: tuple[Any, ...]) -> str:

@@ -47,6 +47,7 @@ def _get(url: str) -> bytes:
         with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
             return bytes(answer.read(MOST_BYTES))
     except urllib.error.HTTPError as error:
-        if error.code == 503:  # status "fail" is an answer, and a valuable one
+        # "fail" is an answer, and a valuable one; its status is configurable, a proxy may change its type.
+        if error.code == 503 or error.headers.get_content_type() == "application/health+json":
             return error.read(MOST_BYTES)
         raise

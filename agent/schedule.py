@@ -123,7 +123,9 @@ class Schedule:
     async def run(self) -> None:
         """Run until cancelled."""
         while True:
-            await self._sleep(max(0.0, min(entry.due for entry in self.entries) - self._clock()))
+            # News wakes the sleeper: it looks again, and sleeps on when nothing is due yet.
+            while (wait := min(entry.due for entry in self.entries) - self._clock()) > 0:
+                await self._sleep(wait)
             await self.turn()
 
     async def _doze(self, seconds: float) -> None:

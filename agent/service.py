@@ -111,10 +111,9 @@ async def serve_until_stopped(config: Config, *, as_json: bool) -> int:
 def _greet(address: Sequence[Any]) -> None:
     host, port = address[0], address[1]
     base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    print(
-        f"stallscope {__version__}: report {base}/report.txt  JSON {base}/health  metrics {base}/metrics",
-        file=sys.stderr, flush=True,
-    )  # fmt: skip
+    text = f"stallscope {__version__}: report {base}/report.txt  JSON {base}/health  metrics {base}/metrics"
+    with contextlib.suppress(OSError):  # nobody may be reading it
+        print(text, file=sys.stderr, flush=True)
 
 
 def _first_report(teller: Teller, agent: Agent) -> None:

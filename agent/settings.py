@@ -38,6 +38,12 @@ def _address(text: str) -> str:
     return text
 
 
+def _with_body(status: int) -> int:
+    if status in (204, 205, 304):
+        raise ValueError("must be a status that has a body: not 204, 205 or 304")
+    return status
+
+
 def _http_url(text: str) -> str:
     parts = urlsplit(text)  # raises ValueError itself for a broken address
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -58,7 +64,9 @@ class Http(_Section):
     listen: Annotated[str, AfterValidator(_address)] = Field(
         "127.0.0.1:9768", description="HOST:PORT of /health, /metrics and the rest."
     )
-    fail_status: int = Field(503, ge=200, le=599, description="HTTP status of /health while its status is fail.")
+    fail_status: Annotated[int, AfterValidator(_with_body)] = Field(
+        503, ge=200, le=599, description="HTTP status of /health while its status is fail."
+    )
     most_connections: int = Field(32, ge=1, le=1024, description="Further connections get 503.")
 
 

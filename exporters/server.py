@@ -62,8 +62,10 @@ def prepare(app: Any, most_connections: int) -> Server:
             super().data_received(data)
 
         def on_response_complete(self) -> None:
-            self._expect(None)
+            self._expect(IDLE_SECONDS)
             super().on_response_complete()
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._expect(REQUEST_SECONDS)  # another request was waiting behind this one
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._expect(None)

@@ -33,6 +33,8 @@ from probes.reading import NoData, Reading, gauge
 MOST_BYTES = 1_000_000
 MOST_TRANSITIONS = 4096
 MOST_SOURCES = 16
+#: Sources that the agent reads itself: what is pushed can never crowd them out.
+OWN_SOURCES = ("file", "gauge", "own")
 #: A pushed number above zero that is not renewed for this long no longer counts: its sender may be gone.
 STALE_SECONDS = 300.0
 
@@ -74,12 +76,19 @@ class InFlight:
 
         Raises ValueError when there are too many sources.
         """
-        if source not in self._counts and len(self._counts) >= MOST_SOURCES:
-            raise ValueError(f"source {source!r}: there are {MOST_SOURCES} sources already")
+        if source not in self._counts and source not in OWN_SOURCES and len(self._counts) >= MOST_SOURCES:
+            self._make_room(source)
         self._renewed[source] = self._clock()
         if self._counts.get(source) != count:
             self._counts[source] = count
             self._transitions.append(Transition(self._clock(), self.total))
+
+    def _make_room(self, source: str) -> None:
+        """Forget the pushed source that has been at zero for longest."""
+        idle = [s for s, count in self._counts.items() if not count and s not in OWN_SOURCES]
+        if not idle:
+            raise ValueError(f"source {source!r}: {len(self._counts)} sources have requests in flight already")
+        self.forget(min(idle, key=self._renewed.__getitem__))
 
     def add(self, source: str, change: int) -> None:
         """One request began (+1) or ended (-1)."""

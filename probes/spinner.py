@@ -67,7 +67,7 @@ class Config:
     def __init__(self, text: str) -> None:
         given = dict(part.split("=", 1) for part in text.split(";") if part)
         self.interval = float(given.get("interval", "0.2"))
-        self.jitter = float(given.get("jitter", "0.166"))
+        self.jitter = float(given.get("jitter", "0.2"))
         self.flush = float(given.get("flush", "1.0"))
         self.send = float(given.get("send", "4.0"))
         self.budget = float(given.get("budget", "0.002"))
@@ -255,7 +255,8 @@ class Plan:
         self.due = [
             now + 0.05 if every and not i else now + every if every else 0.0 for i, every in enumerate(config.every)
         ]
-        self.extra: tuple[float, int] | None = (now + 1.5, 0)
+        wanted = any(config.every) or config.climb
+        self.extra: tuple[float, int] | None = (now + 1.5, 0) if wanted else None
         self.climbing = config.climb
         self.cooled = now
         self.last_spin = now

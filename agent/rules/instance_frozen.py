@@ -14,7 +14,9 @@ from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold
 from probes.suspension import LONG_GAP_SECONDS, SuspensionReading
 
 SPAN = 120.0
-LONG = Threshold("one gap", LONG_GAP_SECONDS, "seconds", "ten scheduler periods")
+LONG = Threshold(
+    "one gap", LONG_GAP_SECONDS, "seconds", "fifteen scheduler periods, and longer than the agent's own pulse"
+)
 
 
 def _judge(history: History) -> Judgement:

@@ -473,7 +473,6 @@ def test_a_stdout_whose_reader_is_gone_does_not_stop_the_agent(start: Start) -> 
     assert len(agent.stderr.splitlines()) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="defect: the line with the address ends the agent when nobody reads stderr")
 def test_a_stderr_whose_reader_is_gone_does_not_stop_the_agent(start: Start) -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -145,16 +145,21 @@ def shares(repeats: int = 2, seconds: float = 62) -> Iterator[Row]:
             stack.enter_context(app(group, busy, seconds + 60))
             time.sleep(8)
             used, throttled, start = group.usage_seconds(), group.throttled_seconds(), time.monotonic()
+            stolen = stolen_seconds()
             time.sleep(seconds)
             used, throttled = group.usage_seconds() - used, group.throttled_seconds() - throttled
             wall = time.monotonic() - start
             told = health(address)["breakdown"]["cpu"]
-        truth = 1 - used / wall if busy else min(1.0, throttled / wall)
-        suspended = 1 - told["running"]
+        # cpuacct is the truth for a busy app as long as nothing else keeps it from its quota; throttled
+        # time sums over CPUs, so the agent's own waiting on another CPU is on top of the app's.
+        by_quota, stolen = told["suspended_quota"], (stolen_seconds() - stolen) / wall
+        truth = 1 - used / wall if busy else throttled / wall
         return {
-            "quota": _percent(quota), "app": "busy" if busy else "idle", "told": round(suspended, 4),
-            "by_quota": told["suspended_quota"], "cpuacct": round(1 - used / wall, 4),
-            "throttled_per_s": round(throttled / wall, 4), "error_pp": round(100 * (suspended - truth), 2),
+            "quota": _percent(quota), "app": "busy" if busy else "idle", "by_quota": by_quota,
+            "not_running": round(1 - told["running"], 4), "cpuacct": round(1 - used / wall, 4),
+            "throttled_per_s": round(throttled / wall, 4), "stolen_per_s": round(stolen, 3),
+            "error_pp": round(100 * (by_quota - truth), 2),
+            "error_to_throttled_pp": round(100 * (by_quota - throttled / wall), 2),
         }  # fmt: skip
 
     cells = [

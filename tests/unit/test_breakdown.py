@@ -152,15 +152,9 @@ def simulate(share: float, phase: float, seconds: float, line: str = "") -> list
     return found
 
 
-_BIASED = pytest.mark.xfail(
-    strict=True,
-    reason="DEFECT: at 0.2 s, two whole periods, a jitter of 0.166 s meets two thirds of the period's phases twice as "
-    "often as the rest: shares are up to 15 points off (spinner.py:70, app.py:109); a jitter of 0.2 s mends it",
-)
 SHARES, PHASES = st.floats(0.2, 0.95), st.floats(0.0, 0.1)
 
 
-@_BIASED
 @given(share=SHARES, phase=PHASES)
 @example(share=0.95, phase=0.0)
 @example(share=0.5, phase=0.05)

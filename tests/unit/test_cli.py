@@ -283,7 +283,6 @@ def test_an_answer_that_is_no_report_is_exit_69_and_one_line(status: int, body: 
         refused(url, capsys)
 
 
-@pytest.mark.xfail(strict=True, raises=(KeyError, IndexError), reason="defect: get_report() does not look inside")
 @pytest.mark.parametrize(
     "change",
     [
@@ -306,7 +305,6 @@ def test_an_answer_that_only_looks_like_a_report_is_exit_69_and_one_line(
         refused(url, capsys)
 
 
-@pytest.mark.xfail(strict=True, reason="defect: get_report() takes 503 for a report and not the configured fail_status")
 @pytest.mark.parametrize("status", [429, 500])
 def test_a_failing_report_is_one_whatever_its_configured_status(status: int, capsys: Output) -> None:
     with something_at(status, json.dumps(to_json(fixed.failing())).encode(), kind="application/health+json") as url:

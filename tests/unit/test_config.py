@@ -227,7 +227,6 @@ def test_a_metrics_url_must_not_hold_a_user_or_a_password(userinfo: str) -> None
     assert "must not hold a user or a password" in fault
 
 
-@pytest.mark.xfail(strict=True, reason="defect: _sentence() repeats the input, here the password it refuses")
 @pytest.mark.parametrize("end", ["app:8080/metrics", "app:65536/metrics"])
 def test_a_password_that_is_refused_is_not_repeated(end: str) -> None:
     told = faults(environ={"STALLSCOPE_REQUESTS__METRICS_URL": f"http://app:{SECRET}@{end}"})

@@ -244,16 +244,7 @@ def test_news_puts_no_slot_off() -> None:
     assert len(probe.asked) == 1
 
 
-_HURRIED = pytest.mark.xfail(
-    strict=True,
-    reason="DEFECT: news wakes run() into a turn that is not due yet: slots up to 20 % of their interval ahead run at "
-    "once, without their distance, and the empty turns shift which slot the budget skips (schedule.py:126)",
-)
-
-
-@pytest.mark.parametrize(
-    "every", [pytest.param(5.0, marks=_HURRIED), pytest.param(10.0, marks=_HURRIED), pytest.param(30.0, marks=_HURRIED)]
-)
+@pytest.mark.parametrize("every", [5.0, 10.0, 30.0])
 def test_a_flood_of_news_keeps_its_distance_too(every: float) -> None:
     rig = Rig()
     probe = rig.add(every)
@@ -264,7 +255,6 @@ def test_a_flood_of_news_keeps_its_distance_too(every: float) -> None:
     assert len(probe.asked) == pytest.approx(60.0 / NUDGE_SECONDS, abs=2)
 
 
-@_HURRIED
 def test_news_before_its_time_is_no_turn() -> None:
     """Over budget every second wake-up is skipped; a wake-up in which nothing is due must not count as one."""
     rig = Rig(over_budget=lambda: True)

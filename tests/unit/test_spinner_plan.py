@@ -50,9 +50,6 @@ def test_the_first_two_spins_come_in_the_first_two_seconds(every: str) -> None:
     assert [level for _, level in seen] == [0, 0]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="DEFECT: the spin at 1.5 s comes even where every cadence is 0, never (spinner.py:258)"
-)
 def test_with_every_cadence_at_never_there_is_no_first_spin_either() -> None:
     plan = Plan(Config(NOTHING_DUE), START)
     assert {plan.pick(START + 0.1 * step) for step in range(100)} == {None}
