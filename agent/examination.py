@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import time
 from typing import Any, TextIO
 
@@ -16,6 +17,7 @@ async def examine(config: Config, seconds: float, progress: TextIO) -> dict[str,
     """Measure for ``seconds`` and return the report's JSON form.  Raises OSError when no child can be started."""
     agent = Agent(for_doctor(config))
     await agent.start()
+    gc.enable()
     task = asyncio.create_task(agent.run())
     try:
         await _wait(seconds, progress, task)

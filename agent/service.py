@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -87,6 +88,7 @@ async def serve_until_stopped(config: Config, *, as_json: bool) -> int:
         print(f"stallscope: the measuring child cannot be started: {error.strerror}", file=sys.stderr)
         sock.close()
         return UNAVAILABLE
+    gc.enable()
     measuring = asyncio.create_task(agent.run())
     serving = asyncio.create_task(serving_ready.serve(sock, stop))
     _greet(sock.getsockname()[:2])

@@ -2,7 +2,7 @@
 
 Why a process of its own: a thread beside a busy Python thread waits for the GIL, and the event loop
 waits for its own callbacks; both look exactly like throttling.  Here there is one thread, the standard
-library, and nothing else.  It is started with ``python -I -S -B spinner.py CONFIG`` and must stay
+library, and nothing else.  It is started with ``python -I -S -B`` and must stay
 importable without side effects, because the parent takes the wire format from this module.  It is one
 file of more than 300 lines for that reason: the child must not import the project to start.
 
@@ -55,6 +55,8 @@ CHUNK_SECONDS = 60e-6
 MOST_TARGETS = 10_000
 #: A quota below one core is met by a spin once in this time, so that the knowledge stays fresh.
 CONFIRM_SECONDS = 480.0
+#: The first spin waits until the agent's own start is over.
+FIRST_SPIN_SECONDS = 1.0
 #: Signs of contention bring the next spin forward, but not closer than this to the last one.
 ODD_SECONDS = 10.0
 GOLDEN = 0.6180339887498949
@@ -253,10 +255,11 @@ class Plan:
         self.outcome: list[bool | None] = [None] * len(config.levels)
         # Two short spins in the first seconds, so that even a healthy answer rests on more than one.
         self.due = [
-            now + 0.05 if every and not i else now + every if every else 0.0 for i, every in enumerate(config.every)
+            now + FIRST_SPIN_SECONDS if every and not i else now + every if every else 0.0
+            for i, every in enumerate(config.every)
         ]
         wanted = any(config.every) or config.climb
-        self.extra: tuple[float, int] | None = (now + 1.5, 0) if wanted else None
+        self.extra: tuple[float, int] | None = (now + FIRST_SPIN_SECONDS + 1.5, 0) if wanted else None
         self.climbing = config.climb
         self.cooled = now
         self.last_spin = now

@@ -41,6 +41,9 @@ SILENT_SECONDS = 12.0
 LONG_GAP_SECONDS = 1.5
 
 _GAP_BUCKETS = spinner.BUCKETS
+#: As an import and not as a script, so that its compiled form is used: 15 ms of CPU at every start.  The
+#: folder goes last on the path, because it holds names (``platform``) that the standard library has too.
+_CHILD = "import sys; sys.path.append(sys.argv[1]); import spinner; sys.exit(spinner.main(sys.argv[2]))"
 
 
 class Window(NamedTuple):
@@ -170,7 +173,7 @@ class SuspensionProbe:
         os.set_blocking(reader, False)
         try:
             self._child = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-B", spinner.__file__, settings],
+                [sys.executable, "-I", "-S", "-B", "-c", _CHILD, os.path.dirname(spinner.__file__), settings],
                 stdin=subprocess.DEVNULL, stdout=writer, stderr=subprocess.DEVNULL,
                 start_new_session=True, cwd="/", env={},
             )  # fmt: skip

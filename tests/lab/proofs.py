@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 QUOTAS: tuple[float | None, ...] = (0.05, 0.1, 0.2, 0.5, 0.8, None)
 #: Cores that cells which run at the same time may use together: more would be contention of our own making.
-CORES_AT_ONCE = 1.25
+CORES_AT_ONCE = 1.0
 #: From this share of all CPUs on, what the host took from this machine is worth a finding of its own.
 STOLEN_SHARE = 0.02
 
