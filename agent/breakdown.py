@@ -7,10 +7,7 @@ in a gap of length G only targets in its first ``G - LATE`` are late, so the sha
 ``(G - LATE) / G``, with G recovered from the mean lateness of the late ones, ``G = 2 mean - LATE``
 (lateness is uniform over a gap).
 
-*Whose fault it was.*  Around each gap the child reads the kernel's counters.  Throttled time is the
-quota's; run delay beyond it is contention's; what neither explains belongs to the hypervisor when
-steal or lost ticks cover it, to a freeze when it was one gap of more than a second, and is *unknown*
-otherwise.  Where a counter cannot count, its part stays in *unknown*: nothing is guessed into a cause.
+*Whose fault it was* is said by the kernel's counters around each gap: ``agent.causes``.
 
 In an idle container nothing waits, so nothing is suspended: the breakdown says so, truthfully, and
 :func:`spin_view` says what a burst of work would meet.
@@ -18,15 +15,15 @@ In an idle container nothing waits, so nothing is suspended: the breakdown says 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
+from agent.causes import LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE, Beats, Causes, attribute, digest
 from agent.history import History
 from probes.cgroup import CgroupReading
 from probes.platform import PlatformReading
-from probes.spinner import LATE_SECONDS, STOP_GAP_SECONDS
-from probes.suspension import LONG_GAP_SECONDS, SuspensionReading, Window
+from probes.spinner import STOP_GAP_SECONDS
+from probes.suspension import SuspensionReading, Window
 
 RUNNING = "running"
 #: Part names, in the order in which they are shown.
@@ -38,135 +35,6 @@ PARTS = (
     "suspended_freeze",
     "suspended_unknown",
 )
-#: Lost ticks come in 10 ms grains: below this much, or this share of the wall, they say nothing.
-LOST_FLOOR_SECONDS = 0.03
-LOST_FLOOR_SHARE = 0.1
-#: Above this the correction for short gaps would amplify noise.
-MOST_CORRECTION = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Causes:
-    """Seconds of gaps by cause; ``unknown`` is what no counter explains."""
-
-    quota: float = 0.0
-    contention: float = 0.0
-    hypervisor: float = 0.0
-    freeze: float = 0.0
-    unknown: float = 0.0
-
-    @property
-    def total(self) -> float:
-        """All gap seconds."""
-        return self.quota + self.contention + self.hypervisor + self.freeze + self.unknown
-
-    def __add__(self, other: Causes) -> Causes:
-        return Causes(
-            self.quota + other.quota,
-            self.contention + other.contention,
-            self.hypervisor + other.hypervisor,
-            self.freeze + other.freeze,
-            self.unknown + other.unknown,
-        )
-
-
-def attribute(window: Window) -> Causes:
-    """The gap seconds of one window, by cause, from the counters around the gaps."""
-    gap = window.gap_seconds
-    if gap <= 0:
-        return Causes()
-    quota = min(gap, window.throttled or 0.0)
-    contention = min(gap - quota, max(0.0, (window.run_delay or 0.0) - quota))
-    rest = gap - quota - contention
-    hypervisor = freeze = 0.0
-    if window.longest > LONG_GAP_SECONDS and rest > gap / 2:
-        freeze = rest
-    elif window.spin:
-        # A guest with a steal clock counts the same time as run delay of whoever waited: steal goes first.
-        stolen = min(contention, window.steal or 0.0)
-        contention, rest = contention - stolen, rest + stolen
-        taken = (window.steal or 0.0) + (window.lost or 0.0)
-        wall = window.end - window.start
-        if taken >= LOST_FLOOR_SECONDS and taken >= LOST_FLOOR_SHARE * wall:
-            hypervisor = min(rest, taken) if taken < rest * 0.6 else rest
-    return Causes(quota, contention, hypervisor, freeze, rest - hypervisor - freeze)
-
-
-@dataclass(frozen=True, slots=True)
-class Beats:
-    """Heartbeats added up: how many came due and late, the late ones' seconds, and whose fault they were.
-
-    ``causes`` are in late heartbeats, not in seconds: each late one stands for the same share of time,
-    however long it waited.  A freeze is not sampled but known: ``frozen`` seconds, outside of the rest.
-    """
-
-    samples: int = 0
-    late: int = 0
-    gap_seconds: float = 0.0
-    seconds: float = 0.0
-    frozen: float = 0.0
-    causes: Causes = Causes()
-
-    def __add__(self, other: Beats) -> Beats:
-        return Beats(
-            self.samples + other.samples,
-            self.late + other.late,
-            self.gap_seconds + other.gap_seconds,
-            self.seconds + other.seconds,
-            self.frozen + other.frozen,
-            self.causes + other.causes,
-        )
-
-    @property
-    def share(self) -> float:
-        """The estimate of the suspended share of wall time outside freezes; 0.0 without samples."""
-        if not self.late:
-            return 0.0
-        length = 2 * self.gap_seconds / self.late - LATE_SECONDS
-        correction = length / (length - LATE_SECONDS) if length > 2 * LATE_SECONDS else MOST_CORRECTION
-        return min(1.0, self.late / self.samples * min(MOST_CORRECTION, correction))
-
-
-def add_up(windows: Iterable[Window]) -> Beats:
-    """The heartbeat windows among these, added up."""
-    return sum((_beats(w) for w in windows if not w.spin), Beats())
-
-
-def _beats(window: Window) -> Beats:
-    seconds, causes = window.end - window.start, attribute(window)
-    if causes.freeze:
-        return Beats(samples=window.samples - window.gaps, seconds=seconds, frozen=window.longest)
-    each = window.gaps / window.gap_seconds if window.gap_seconds else 0.0
-    weights = Causes(causes.quota * each, causes.contention * each, unknown=causes.unknown * each)
-    return Beats(window.samples, window.gaps, window.gap_seconds, seconds, causes=weights)
-
-
-def suspended_share(windows: Iterable[Window]) -> float:
-    """The suspended share of these windows' wall time, freezes included; 0.0 without samples."""
-    beats = add_up(windows)
-    frozen = min(1.0, beats.frozen / beats.seconds) if beats.seconds else 0.0
-    return frozen + beats.share * (1 - frozen)
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """One reading, added up once: rules look at five minutes of readings in every slot."""
-
-    beats: Beats
-    spins: tuple[Window, ...]
-    large: tuple[Window, ...]
-
-
-#: A heartbeat this late is a large gap: noise of an unthrottled system rarely reaches it.
-LARGE_GAP_SECONDS = 0.03
-
-
-@lru_cache(maxsize=512)  # by identity: a reading never changes
-def digest(reading: SuspensionReading) -> Digest:
-    """A reading's heartbeats as a sum, its spins, and its heartbeat windows with a large gap."""
-    spins = tuple(w for w in reading.windows if w.spin)
-    large = tuple(w for w in reading.windows if not w.spin and w.longest >= LARGE_GAP_SECONDS)
-    return Digest(add_up(reading.windows), spins, large)
 
 
 @dataclass(frozen=True, slots=True)

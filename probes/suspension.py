@@ -11,6 +11,9 @@ The pipe's 64 KiB hold six minutes of records.
 A child that is stopped or killed must not look like a frozen instance: the agent's own loop is the
 witness.  When it ran in the middle of a long gap, the child alone was held, and the
 window is dropped and counted instead of believed.
+
+The file passes 300 lines because the reading, the child's life and the witness are one thought: what is
+believed of the child depends on how it lives.
 """
 
 from __future__ import annotations
@@ -128,8 +131,8 @@ class SuspensionProbe:
     """Starts the child, drains its pipe, restarts it with back-off when it is gone.
 
     ``settings`` is asked for the child's configuration line at each (re)start.  ``witness(a, b)``
-    says whether the agent's loop ran between two monotonic instants.  ``on_news`` asks for a slot now.  ``trust`` maps counter names to
-    ``True``/``False``/``None`` as the platform probe judged them.
+    says whether the agent's loop ran between two monotonic instants.  ``trust`` maps counter names to
+    ``True``/``False``/``None`` as the platform probe judged them.  ``on_news`` asks for a slot now.
     """
 
     name = "suspension"
@@ -218,8 +221,8 @@ class SuspensionProbe:
         except BlockingIOError:
             return
         self._buffer += chunk
-        if len(self._buffer) > MOST_BUFFERED:
-            self._buffer = self._buffer[-MOST_BUFFERED:]
+        size = spinner.RECORD.size
+        self._buffer = self._buffer[max(0, len(self._buffer) - MOST_BUFFERED + size - 1) // size * size :]
         if not chunk:
             asyncio.get_running_loop().remove_reader(self._pipe)
         since, self._heard = self._clock() - self._heard, self._clock()

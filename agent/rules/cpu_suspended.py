@@ -8,6 +8,7 @@ of 20 to 41 ms under heavy contention.
 from __future__ import annotations
 
 from agent import breakdown
+from agent.causes import attribute, digest
 from agent.history import History
 from agent.report import Advice, Evidence, Severity
 from agent.rules import settings
@@ -28,7 +29,7 @@ def _judge(history: History) -> Judgement:
     cpu = breakdown.cpu(history, SPAN)
     if cpu is None:
         return Unknown("no heartbeat has been seen yet")
-    windows = [w for r in history.window(SuspensionReading, SPAN) for w in breakdown.digest(r).large]
+    windows = [w for r in history.window(SuspensionReading, SPAN) for w in digest(r).large]
     share = cpu.shares["suspended_unknown"]
     late = [w for w in windows if _unexplained(w)]
     view = breakdown.spin_view(history, SPINS_SPAN, most=3)
@@ -79,7 +80,7 @@ def _not_convicted(
 def _unexplained(window: Window) -> bool:
     """Whether most of a large gap has no cause that a counter showed."""
     large = window.longest >= GAP.value or _limit_shaped(window)
-    return large and breakdown.attribute(window).unknown > window.gap_seconds / 2
+    return large and attribute(window).unknown > window.gap_seconds / 2
 
 
 def _limit_shaped(window: Window) -> bool:

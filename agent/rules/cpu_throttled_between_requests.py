@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from agent.breakdown import attribute, digest, suspended_share
+from agent.causes import attribute, digest, suspended_share
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules import settings

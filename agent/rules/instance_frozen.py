@@ -7,7 +7,7 @@ as well is invisible from inside: only a clock outside can tell.
 
 from __future__ import annotations
 
-from agent.breakdown import attribute, digest
+from agent.causes import attribute, digest
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold

@@ -9,7 +9,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from agent import breakdown
-from agent.breakdown import PARTS, attribute, suspended_share
+from agent.breakdown import PARTS
+from agent.causes import add_up, attribute, suspended_share
 from probes import spinner
 from probes.suspension import Window, unpack
 from tests.unit.builders import (
@@ -188,14 +189,14 @@ def test_the_builders_follow_the_schedule_of_the_real_child() -> None:
 def test_causes_are_weighed_in_late_heartbeats_and_not_in_their_seconds() -> None:
     """Ten gaps of 20 ms by the quota and one of 800 ms by contention: ten late beats and one."""
     quota, contention = beat(late=[0.02] * 10, samples=20, cause="quota"), beat(late=[0.8], cause="contention")
-    beats_ = breakdown.add_up([quota, contention])
+    beats_ = add_up([quota, contention])
     assert (beats_.causes.quota, beats_.causes.contention) == pytest.approx((10.0, 1.0))
     assert beats_.causes.total == pytest.approx(beats_.late)
 
 
 def test_a_freeze_is_known_in_seconds_and_its_swallowed_beats_are_no_samples() -> None:
     frozen = beat(late=[3.0, 2.8, 2.6], samples=8, seconds=4.0)
-    found = breakdown.add_up([beat(), frozen])
+    found = add_up([beat(), frozen])
     assert (found.frozen, found.late, found.samples, found.gap_seconds) == (3.0, 0, 10, 0.0)
     assert found.causes.total == 0.0
     assert suspended_share([beat(), frozen]) == pytest.approx(3.0 / 5.0)
