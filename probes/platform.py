@@ -53,7 +53,7 @@ class PlatformReading(Reading):
     cpus: int | None = gauge("CPUs that this process may run on (its affinity mask)")
     cpu_limit_cores: float | None = gauge("Smallest CPU limit of all visible cgroup levels, in cores")
     memory_limit_bytes: float | None = gauge("Smallest memory limit of all visible cgroup levels")
-    counter_counts: Mapping[str, float] | None = gauge(
+    believable: Mapping[str, float] | None = gauge(
         "Whether a kernel counter can count here: 1 yes, 0 no; left out where that is not known", by="counter"
     )
 
@@ -131,7 +131,7 @@ class PlatformProbe:
             cpus=len(os.sched_getaffinity(0)),
             cpu_limit_cores=cpu_limit,
             memory_limit_bytes=memory_limit,
-            counter_counts={n: float(t.counts) for n, t in counters.items() if t.counts is not None},
+            believable={n: float(t.counts) for n, t in counters.items() if t.counts is not None},
         )
 
     async def aclose(self) -> None:

@@ -161,7 +161,7 @@ def platform(
         taken=taken, sandbox=sandbox, kernel_release="6.1.0", virtualised=None, environment=environment,
         service=service, revision=None, own_uid=1000, cpus=cpus, cpu_limit_cores=limit, memory_limit_bytes=None,
         counters={name: Trust(trust[name], f"{name}: {reasons[trust[name]]}", "look from outside") for name in COUNTERS},
-        counter_counts={name: float(counts) for name, counts in trust.items() if counts is not None},
+        believable={name: float(counts) for name, counts in trust.items() if counts is not None},
     )  # fmt: skip
 
 

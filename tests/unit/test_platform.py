@@ -50,7 +50,7 @@ def test_a_plain_kernel(tmp_path: Path) -> None:
     assert (reading.cpu_limit_cores, reading.memory_limit_bytes) == (0.05, 536870912)
     assert reading.unseen == {}
     assert belief(reading) == dict.fromkeys(COUNTERS, True)
-    assert reading.counter_counts == dict.fromkeys(COUNTERS, 1.0)
+    assert reading.believable == dict.fromkeys(COUNTERS, 1.0)
 
 
 @pytest.mark.parametrize("sign", ["meminfo", "release", "version", "log"])
@@ -123,7 +123,7 @@ def test_the_environment(tmp_path: Path, environ: dict[str, str], expected: tupl
 def test_in_gvisor_no_zero_is_believed(tmp_path: Path, emulated: bool) -> None:
     reading = look(gvisor(tmp_path, emulated=emulated).root, {"K_SERVICE": "shop"})
     assert belief(reading) == {**dict.fromkeys(COUNTERS, False), "cgroup_memory": None}
-    assert reading.counter_counts == dict.fromkeys(COUNTERS[:-1], 0.0)
+    assert reading.believable == dict.fromkeys(COUNTERS[:-1], 0.0)
     assert "10 ms ticks" in reading.counters["thread_cpu_time"].because
     assert reading.cpu_limit_cores is None
     assert "gVisor shows none" in reading.unseen["cpu_limit_cores"]
@@ -137,7 +137,7 @@ def test_a_guest_without_proof_of_a_steal_clock(tmp_path: Path) -> None:
     assert "runs through" in cpu_time.because
     assert steal.remedy
     assert belief(reading)["lost_ticks"] is True
-    assert "steal" not in (reading.counter_counts or {})
+    assert "steal" not in (reading.believable or {})
 
 
 def test_a_guest_with_a_steal_clock(tmp_path: Path) -> None:

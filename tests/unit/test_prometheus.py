@@ -261,7 +261,7 @@ def test_the_agents_own_numbers_are_those_of_the_snapshot(
 
 
 def test_the_belief_in_each_counter_is_shown() -> None:
-    reading = fixed.reading(PlatformReading, counter_counts={"steal": 0.0, "run_delay": 1.0})
+    reading = fixed.reading(PlatformReading, believable={"steal": 0.0, "run_delay": 1.0})
     text = page(None, reading).render().decode()
-    assert value(text, "stallscope_platform_counter_counts", counter="steal") == 0.0
-    assert value(text, "stallscope_platform_counter_counts", counter="run_delay") == 1.0
+    assert value(text, "stallscope_platform_believable", counter="steal") == 0.0
+    assert value(text, "stallscope_platform_believable", counter="run_delay") == 1.0
