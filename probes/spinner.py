@@ -55,6 +55,8 @@ CHUNK_SECONDS = 60e-6
 MOST_TARGETS = 10_000
 #: A quota below one core is met by a spin once in this time, so that the knowledge stays fresh.
 CONFIRM_SECONDS = 480.0
+#: Without a large gap for this long, trouble is over.
+QUIET_SECONDS = 3.0
 #: The first spin waits until the agent's own start is over.
 FIRST_SPIN_SECONDS = 1.0
 #: Signs of contention bring the next spin forward, but not closer than this to the last one.
@@ -375,6 +377,7 @@ class Child:
         self.window = Window(BEAT, now)
         self.raw = self.flushed = self.counters.raw()
         self.unsent, self.sent_at, self.urgent = b"", now, True
+        self.troubled = 0.0
 
     def aim(self) -> float:
         """Set and return the next heartbeat's target."""
@@ -411,7 +414,8 @@ class Child:
             if self.number > MOST_TARGETS:
                 self.number, self.base = 1, now
             self.aim()
-        self.urgent = self.urgent or first > PROOF_SECONDS
+        if first > PROOF_SECONDS:
+            self.trouble(now)
         before, self.raw = self.raw, self.counters.raw()
         run_delay, throttled = self.counters.since(before, self.raw)
         self.plan.beat(now, first, sum(x for x in (run_delay, throttled) if x == x))
@@ -419,6 +423,11 @@ class Child:
         scale = (window.gap_seconds - known) / first
         window.run_delay += min(run_delay, first) * scale
         window.throttled += min(throttled, first) * scale
+
+    def trouble(self, now: float) -> None:
+        """Work is being held.  That it begins and that it ends is news; that it goes on is not."""
+        self.urgent = self.urgent or not self.troubled
+        self.troubled = now
 
     def spin(self, level: int) -> bytes:
         """Spin at this level; the heartbeat starts afresh after it.  Returns the record."""
@@ -439,7 +448,11 @@ class Child:
         # Counters are read here and after every late wake-up: a read costs as much as a beat.
         self.raw = self.counters.raw()
         throttled = self.counters.since(self.flushed, self.raw)[1]
-        self.urgent, self.flushed = self.urgent or throttled > PROOF_SECONDS, self.raw
+        self.flushed = self.raw
+        if throttled > PROOF_SECONDS:
+            self.trouble(now)
+        elif self.troubled and now - self.troubled > QUIET_SECONDS:
+            self.troubled, self.urgent = 0.0, True
         needed = self.counters.needed_burn()
         if needed and (needed != self.burn or now - self.plan.confirmed > CONFIRM_SECONDS):
             self.plan.expect(now, needed)

@@ -150,6 +150,22 @@ def test_throttled_time_that_no_heartbeat_felt_is_urgent_too(
     assert not stage.child.urgent  # it is told once
 
 
+def test_trouble_is_news_when_it_begins_and_when_it_is_over_but_not_while_it_lasts(
+    monkeypatch: pytest.MonkeyPatch, kernel: Kernel
+) -> None:
+    child = Stage(monkeypatch, kernel).child
+    told = []
+    for second in range(12):
+        child.urgent = False
+        if second in (2, 3, 4, 5):
+            child.trouble(START + second)
+        for _ in range(2):
+            child.flush(START + second)
+        told.append(child.urgent)
+    over = 5 + int(spinner.QUIET_SECONDS) + 1
+    assert [second for second, urgent in enumerate(told) if urgent] == [2, over]
+
+
 @pytest.mark.parametrize(
     ("before", "gap", "urgent"),
     [(None, 0.0, False), (False, 0.0, False), (True, 0.0, True), (None, 0.09, True), (None, 0.014, False)],
