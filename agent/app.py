@@ -34,8 +34,6 @@ from probes.suspension import SuspensionProbe
 #: there the ladder is climbed from time to time, because nothing else would show a mild quota.
 SPIN_EVERY_SEEN = (24.0, 0.0, 0.0, 0.0)
 SPIN_EVERY_BLIND = (9.0, 300.0, 1800.0, 3600.0)
-#: While there is a finding slots come twice as often: its end is news too.
-HURRIED_PACE = 0.5
 
 
 class Agent:
@@ -174,7 +172,6 @@ class Agent:
             platform_labels=platform.labels if platform is not None else {},
             lines_dropped=self.lines_dropped(),
         )
-        self.schedule.pace = HURRIED_PACE if report.findings else 1.0
         self._on_report(report, changes)
         return report
 

@@ -1,7 +1,6 @@
 """When probes run: jittered slots, time-outs, a budget.  The only place that catches a probe's exception.
 
-News from a probe brings its slots forward (:meth:`Schedule.nudge`), and while something is wrong all slots
-come twice as often: so they can be rare in healthy times.  Deadlines are absolute and monotonic; a slot that was missed is counted and skipped, never caught up,
+News from a probe brings the slots forward (:meth:`Schedule.nudge`), so they can be rare.  Deadlines are absolute and monotonic; a slot that was missed is counted and skipped, never caught up,
 so a suspended agent does not wake to a burst of its own making.  Slots that fall close together run in
 one wake-up.  One second apart, a *pulse* notes that the loop is alive: it is the witness by which the
 suspension probe tells a frozen instance from a stopped child, and its lateness is exported.
@@ -109,7 +108,6 @@ class Schedule:
         self._turn = 0
         self._last_turn = clock()
         self._news = asyncio.Event()
-        self.pace = 1.0
 
     def add(self, probe: Probe[Reading], every: float, timeout: float | None = None) -> None:
         """Schedule a probe each ``every`` seconds; a read may take ``timeout`` (default: 80 % of that)."""
@@ -153,7 +151,7 @@ class Schedule:
             missed = int((now - entry.due) / entry.every) if now > entry.due else 0
             entry.outcomes["skipped"] += missed + (1 if skip else 0)
             jitter = 1 + JITTER_SHARE * (self._turn * _GOLDEN % 1.0 - 0.5) * 2
-            entry.due = now + entry.every * jitter * self.pace
+            entry.due = now + entry.every * jitter
         if skip or not due:
             return
         results = await asyncio.gather(*(self._read(entry) for entry in due))

@@ -73,9 +73,7 @@ class Http(_Section):
 class Suspension(_Section):
     """The heartbeat and spin child."""
 
-    every_seconds: float = Field(
-        10.0, ge=1, le=60, description="Time between two slots; news and findings make them more frequent."
-    )
+    every_seconds: float = Field(10.0, ge=1, le=60, description="Time between two slots; news brings them forward.")
     heartbeat_seconds: float = Field(0.2, ge=0.02, le=1, description="Mean time between two heartbeats.")
     budget_ratio: float = Field(
         0.0016, ge=0.0001, le=0.05, description="Most CPU that spins may use, as a share of one core."

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby, pairwise
 
 from agent.causes import attribute, digest, suspended_share
@@ -45,6 +46,7 @@ class Side:
         return sum(shares) / len(shares) if shares else 1.0
 
 
+@lru_cache(maxsize=1024)
 def available(window: Window) -> float:
     """Availability in one window; contention and a freeze are not the platform's throttling: left out."""
     if not window.gap_seconds:

@@ -212,7 +212,7 @@ def test_a_report_that_cannot_be_made_does_not_end_the_measuring(caplog: pytest.
     assert "the report could not be made" in caplog.text
 
 
-# ---- news, and the pace
+# ---- news
 
 
 def test_news_brings_the_frequent_slots_forward_and_leaves_the_rare_ones() -> None:
@@ -284,15 +284,6 @@ def test_a_schedule_that_dozes_is_woken_by_news(monkeypatch: pytest.MonkeyPatch)
         return schedule.entries[0].outcomes["ok"]
 
     assert asyncio.run(live()) >= 3
-
-
-@pytest.mark.parametrize(("pace", "slots"), [(1.0, 21), (0.5, 41)])
-def test_the_pace_halves_the_intervals_while_there_is_a_finding(pace: float, slots: int) -> None:
-    rig = Rig()
-    rig.schedule.pace = pace
-    probe = rig.add(10.0)
-    rig.run(200.0)
-    assert len(probe.asked) == pytest.approx(slots, abs=2)
 
 
 def test_every_probe_is_closed_even_when_one_fails_to() -> None:
