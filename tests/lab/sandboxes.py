@@ -18,7 +18,7 @@ from tests.lab.process import Running
 from tests.lab.proofs import AGENT, REPOSITORY, Row
 from tests.lab.quota import CpuGroup
 
-BEFORE, DURING, AFTER = 25.0, 40.0, 45.0
+BEFORE, DURING, AFTER = 20.0, 30.0, 35.0
 
 
 class Listener:
