@@ -55,6 +55,7 @@ CHUNK_SECONDS = 60e-6
 MOST_TARGETS = 10_000
 #: A quota below one core is met by a spin once in this time, so that the knowledge stays fresh.
 CONFIRM_SECONDS = 480.0
+CONFIRM_TRIES = 4
 #: Without a large gap for this long, trouble is over.
 QUIET_SECONDS = 3.0
 #: The first spin waits until the agent's own start is over.
@@ -267,6 +268,7 @@ class Plan:
         self.last_spin = now
         self.turn = 0
         self.confirmed = now
+        self.tries = 0
         self.proofs: list[float] = []
         self.oddities: list[float] = []
 
@@ -301,7 +303,7 @@ class Plan:
         is stopped: twice the burn at the worst.
         """
         index = self.enough_for(burn)
-        self.outcome[index], self.confirmed = None, now
+        self.outcome[index], self.confirmed, self.tries = None, now, CONFIRM_TRIES
         self.soon(now + 0.2, index)
 
     def enough_for(self, burn: float) -> int:
@@ -346,6 +348,11 @@ class Plan:
         """
         self.tokens -= burned
         found = longest > STOP_GAP_SECONDS
+        self.tries = max(0, self.tries - 1) if not found else 0
+        if self.tries:
+            # It began so late in a period that the gap was short, or had saved-up quota to burn: once more.
+            self.soon(now + 0.5 + 0.5 * self.jitter(), level)
+            return
         if found and explained:
             self.climbing = False
             return

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes import spinner
-from probes.spinner import FIRST_SPIN_SECONDS, STOP_GAP_SECONDS, Config, Plan
+from probes.spinner import CONFIRM_TRIES, FIRST_SPIN_SECONDS, STOP_GAP_SECONDS, Config, Plan
 from tests.unit.stage import NOTHING_DUE, START
 
 
@@ -181,6 +181,16 @@ def test_a_level_is_lowered_to_what_the_burn_needs() -> None:
 )
 def test_the_lowest_level_is_chosen_that_is_sure_to_burn_two_quotas(burn: float, level: int) -> None:
     assert Driver().plan.enough_for(burn) == level
+
+
+def test_a_spin_that_met_the_end_of_a_period_is_repeated_soon_and_a_few_times_at_most() -> None:
+    """At 5 % a spin that begins late in a period is frozen for a few milliseconds only: that proves nothing."""
+    driver = Driver()
+    driver.plan.expect(driver.now, 0.005)
+    for _ in range(CONFIRM_TRIES):
+        assert driver.next(within=1.1) == 0
+        driver.meets(0, gap=0.006, explained=True)
+    assert driver.next(within=30.0) is None
 
 
 def test_a_quota_that_appears_is_met_once_by_a_spin_that_is_long_enough() -> None:
