@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from agent import breakdown
 from agent.history import History
-from agent.report import Advice, Evidence, Severity
+from agent.report import Advice, Evidence
 from agent.rules import settings
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from probes.cgroup import CgroupReading
@@ -18,7 +18,6 @@ SPAN = 60.0
 SHARE = Threshold(
     "run delay in spins", 0.25, "ratio", "a busy thread loses a quarter of its speed; 3 on 2 CPUs lose a third"
 )
-WARN = Threshold("warning from", 0.4, "ratio", "3 busy threads and the spin on 2 CPUs: one half")
 SELF = Threshold("own use", 0.7, "ratio", "above this share of all CPUs the container crowds itself")
 
 
@@ -40,13 +39,12 @@ def _judge(history: History) -> Judgement:
     )  # fmt: skip
     if share < SHARE.value:
         return Absent(f"run delay beyond the quota took {share:.1%} of the time", evidence)
-    severity: Severity = "warning" if share >= WARN.value else "info"
     own = used is not None and used >= SELF.value
     advice = Advice(
         OWN_ADVICE if own else ADVICE, _changes(history, own), "more CPU reserved or billed",
         "changing the billing mode or raising a CPU limit: no limit is the cause",
     )  # fmt: skip
-    return Present(severity, 0.9, settings.scope(history), evidence, advice)
+    return Present("warning", 0.9, settings.scope(history), evidence, advice)
 
 
 def _own_use(history: History) -> float | None:
@@ -78,7 +76,7 @@ RULE = Rule(
     meaning="Threads that are ready wait in the run queue because all CPUs run something else; no limit is at work.",
     disproof="run delay in /proc/PID/schedstat grows by less than a quarter of a busy thread's wall time",
     needs=(SuspensionReading,),
-    thresholds=(SHARE, WARN, SELF),
+    thresholds=(SHARE, SELF),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
