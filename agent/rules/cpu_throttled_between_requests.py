@@ -21,12 +21,22 @@ from agent.rules import settings
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from probes.cgroup import CgroupReading
 from probes.requests import RequestsReading, Transition
+from probes.spinner import STOP_GAP_SECONDS
 from probes.suspension import SuspensionReading, Window
 
 SPAN = 300.0
 GONE = Threshold("available between requests, at most", 0.5, "ratio", "Cloud Run leaves about 0.05")
 THERE = Threshold("available during requests, at least", 0.8, "ratio", "short of it the limit is always there")
+STOPPED = Threshold(
+    "bursts stopped between requests, at least",
+    0.5,
+    "ratio",
+    "a spin ends at its first gap, with fresh quota behind it: its availability flatters, that it was stopped does not",
+)
+CLEAR = Threshold("bursts stopped between requests, at most, to clear", 0.1, "ratio", "between the two nobody can tell")
 EACH = Threshold("windows of each kind", 2, "", "one may be chance")
+COLLAPSED = Threshold("or available, on Cloud Run, at most", 0.2, "ratio", "no other limit of a service is that low")
+MOSTLY_GONE = Threshold("gone in nearly all windows, on Cloud Run", 0.8, "ratio", "then even one regime is telling")
 MOSTLY = Threshold("in flight for at least", 0.6, "ratio of a window", "a second's window rarely fits inside a request")
 SPELLS = Threshold("spells without CPU that ended", 3, "", "one or two episodes are not a pattern")
 #: This much around a transition belongs to neither kind: quotas change with a delay.
@@ -45,6 +55,11 @@ class Side:
         shares = [available(w) for w in self.windows]
         return sum(shares) / len(shares) if shares else 1.0
 
+    @property
+    def stopped(self) -> float:
+        """Share of the windows in which something held ready work, contention aside."""
+        return sum(map(stopped, self.windows)) / len(self.windows) if self.windows else 0.0
+
 
 @lru_cache(maxsize=1024)
 def available(window: Window) -> float:
@@ -55,6 +70,14 @@ def available(window: Window) -> float:
     blame = 1 - (causes.contention + causes.freeze) / window.gap_seconds
     share = window.gap_seconds / (window.end - window.start) if window.spin else suspended_share([window])
     return 1 - min(1.0, share) * blame
+
+
+@lru_cache(maxsize=1024)
+def stopped(window: Window) -> bool:
+    """Whether something that is not contention held this window for 10 ms (15 where contention cannot be counted)."""
+    causes = attribute(window)
+    least = STOP_GAP_SECONDS if window.run_delay is None else 0.01
+    return causes.quota + causes.hypervisor + causes.unknown >= least
 
 
 def _judge(history: History) -> Judgement:
@@ -72,18 +95,23 @@ def _judge(history: History) -> Judgement:
     if len(between.windows) < EACH.value:
         return Unknown("no spin fell between two requests in five minutes", "wait, or make spins more frequent")
     evidence = (
-        Evidence(f"between requests {between.available:.0%} of the CPU is available", between.available, "ratio"),
+        Evidence(
+            f"between requests {between.stopped:.0%} of {len(between.windows)} bursts were stopped; at most "
+            f"{between.available:.0%} of the CPU is available", between.available, "ratio",
+        ),
         Evidence(
             f"during requests {during.available:.0%}" if during.windows else "no request was seen to compare with",
             during.available if during.windows else None, "ratio",
         ),
         Evidence("requests in flight are told by: " + ", ".join(readings[-1].sources)),
     )  # fmt: skip
-    if between.available > GONE.value:
+    if between.stopped <= CLEAR.value and between.available >= THERE.value:
         return Absent(
             f"CPU was available {between.available:.1%} of the time between requests: "
             "changing the billing mode will not help", evidence,
         )  # fmt: skip
+    if between.stopped < STOPPED.value and between.available > GONE.value:
+        return Unknown(f"{between.stopped:.0%} of the bursts between requests were stopped: too mixed to tell")
     if _constant_limit(history, between.windows):
         return Absent("a CPU limit that stayed the same explains the gaps, requests or none", evidence)
     if len(during.windows) < EACH.value:
@@ -120,9 +148,9 @@ def busy_seconds(timeline: Sequence[Transition], start: float, end: float) -> fl
 def _infer(history: History, telling: Sequence[Window]) -> Judgement:
     """No signal: look for two regimes among the windows that can tell."""
     reason = history.why_missing(RequestsReading, SPAN)
-    gone = [w for w in telling if available(w) <= GONE.value]
-    there = [w for w in telling if w.spin and available(w) >= THERE.value and _long_enough(w, gone)]
-    if not gone:
+    gone = [w for w in telling if stopped(w) or available(w) <= GONE.value]
+    there = [w for w in telling if w.spin and w not in gone and available(w) >= THERE.value and _long_enough(w, gone)]
+    if len(gone) < EACH.value or len(gone) <= CLEAR.value * len(telling):
         spins = [w for w in telling if w.spin]
         if len(spins) < EACH.value:
             return Unknown("no two spins in five minutes, and " + reason[0], reason[1])
@@ -145,7 +173,8 @@ def _infer(history: History, telling: Sequence[Window]) -> Judgement:
     enough = len(gone) >= EACH.value and len(there) >= EACH.value and _spells(gone, there) >= SPELLS.value
     if enough:
         return Present("warning", 0.6 if cloud else 0.4, settings.scope(history), evidence, _advice(history))
-    if cloud and len(gone) > EACH.value and Side(tuple(gone)).available <= 0.2:
+    nearly_all = len(gone) >= MOSTLY_GONE.value * len(telling) or Side(tuple(gone)).available <= COLLAPSED.value
+    if cloud and len(gone) > EACH.value and nearly_all:
         return Present("warning", 0.5, settings.scope(history), evidence, _advice(history))
     return Unknown("gaps are seen, but not two regimes, and " + reason[0], reason[1])
 
@@ -197,7 +226,7 @@ RULE = Rule(
     "Background work, connection pools and work after the response crawl, and it looks like a slow database.",
     disproof="a burst of CPU with no request in flight runs at full speed",
     needs=(SuspensionReading,),
-    thresholds=(GONE, THERE, EACH, MOSTLY, SPELLS),
+    thresholds=(GONE, STOPPED, CLEAR, THERE, EACH, MOSTLY, MOSTLY_GONE, COLLAPSED, SPELLS),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
