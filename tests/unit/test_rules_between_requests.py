@@ -43,6 +43,23 @@ def test_the_cpu_that_goes_when_requests_end_is_found_and_inference_is_less_sure
     assert any("inferred" in e.text for e in judgement.evidence) is not told
 
 
+def test_a_burst_that_was_stopped_late_in_a_period_does_not_clear_the_time_between_requests() -> None:
+    """Spins of 12 ms that begin late in a period are stopped for 20 ms only: 37 % held, and yet the CPU is gone."""
+    scene = cloud_run()
+    for _ in range(4):
+        scene.run(40, spins=Burst((0.02,), burn=0.034), cause="hidden", in_flight=0)
+        scene.run(20, spins=CLEAN, cause="hidden", in_flight=2)
+    assert isinstance(judge(scene), Present)
+
+
+def test_some_stopped_bursts_between_requests_neither_convict_nor_clear() -> None:
+    scene = cloud_run()
+    for stopped in (True, False, False, False):
+        scene.run(40, spins=Burst((0.02,), burn=0.034) if stopped else CLEAN, cause="hidden", in_flight=0)
+        scene.run(20, spins=CLEAN, cause="hidden", in_flight=2)
+    assert isinstance(judge(scene), Unknown)
+
+
 def test_on_cloud_run_the_advice_is_the_flag_and_the_annotation_of_this_service() -> None:
     judgement = judge(billed_by_request(cloud_run(), told=True))
     assert isinstance(judgement, Present)
