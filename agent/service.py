@@ -26,7 +26,7 @@ from probes import READINGS
 
 #: By now the two spins of the first seconds have been told: a slot out of turn makes the first report that
 #: can conclude anything, and a person at a terminal gets it a moment later.
-FIRST_SLOT_SECONDS, FIRST_REPORT_SECONDS = 7.0, 8.0
+FIRST_SLOT_SECONDS, FIRST_REPORT_SECONDS = 8.5, 9.5
 
 
 class Teller:

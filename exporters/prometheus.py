@@ -22,7 +22,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from exporters.state import Snapshot, State
-from probes.reading import Counts, FieldSpec, Reading, specs
+from probes.reading import Counts, FieldSpec, Reading, metric_name, specs
 
 VERDICTS = ("present", "absent", "unknown")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -75,9 +75,8 @@ class ReadingCollector(Collector):
         """One family per field of every registered reading type."""
         for kind, fields in self._types.items():
             for spec in fields:
-                name = f"stallscope_{kind.probe}_{spec.name}"
                 labels = [*(["target"] if kind.labelled else []), *([spec.by] if spec.by else [])]
-                yield self._family(name, spec, labels, self._values[kind, spec.name])
+                yield self._family(metric_name(kind, spec), spec, labels, self._values[kind, spec.name])
 
     @staticmethod
     def _family(name: str, spec: FieldSpec, labels: list[str], values: Mapping[Key, Any]) -> Metric:

@@ -91,9 +91,8 @@ def _limit_shaped(window: Window) -> bool:
 
 
 def _advice(history: History) -> Advice:
-    platform = settings.where(history)
     changes = settings.raise_cpu_limit(history, 1.0)
-    if platform is not None and platform.environment == "cloud_run_service":
+    if settings.on_cloud_run(history):
         changes = (*settings.instance_billing(history), *changes)
     return Advice(
         ADVICE, changes, "more CPU reserved or billed",

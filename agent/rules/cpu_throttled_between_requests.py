@@ -115,7 +115,7 @@ def _judge(history: History) -> Judgement:
     if _constant_limit(history, between.windows):
         return Absent("a CPU limit that stayed the same explains the gaps, requests or none", evidence)
     if len(during.windows) < EACH.value:
-        if _on_cloud_run(history):
+        if settings.on_cloud_run(history):
             return Present("critical", 0.7, settings.scope(history), evidence, _advice(history))
         return Unknown("no request was in flight in five minutes, so there is nothing to compare with")
     if during.available < THERE.value:
@@ -167,7 +167,7 @@ def _infer(history: History, telling: Sequence[Window]) -> Judgement:
         ),
         Evidence("inferred from the shape alone: " + reason[0]),
     )  # fmt: skip
-    cloud = _on_cloud_run(history)
+    cloud = settings.on_cloud_run(history)
     if _constant_limit(history, gone):
         return Absent("a CPU limit that stayed the same explains the gaps", evidence)
     enough = len(gone) >= EACH.value and len(there) >= EACH.value and _spells(gone, there) >= SPELLS.value
@@ -200,13 +200,8 @@ def _constant_limit(history: History, gone: Sequence[Window]) -> bool:
     return len(limits) == 1 and None not in limits and by_quota * 2 > sum(w.gap_seconds for w in gone)
 
 
-def _on_cloud_run(history: History) -> bool:
-    platform = settings.where(history)
-    return platform is not None and platform.environment == "cloud_run_service"
-
-
 def _advice(history: History) -> Advice:
-    changes = settings.instance_billing(history) if _on_cloud_run(history) else (
+    changes = settings.instance_billing(history) if settings.on_cloud_run(history) else (
         "find who lowers the CPU limit between requests (an autoscaler, an idle policy) and stop it there",
     )  # fmt: skip
     return Advice(

@@ -19,6 +19,12 @@ def scope(history: History) -> Scope:
     return "whole instance" if on_cloud_run else "own container"
 
 
+def on_cloud_run(history: History) -> bool:
+    """Whether this is a Cloud Run service: there the billing mode decides about CPU between requests."""
+    platform = where(history)
+    return platform is not None and platform.environment == "cloud_run_service"
+
+
 def service(history: History) -> str:
     """The service's name for a command line, or a placeholder."""
     platform = where(history)
