@@ -62,6 +62,10 @@ QUIET_SECONDS = 3.0
 FIRST_SPIN_SECONDS = 1.0
 #: Signs of contention bring the next spin forward, but not closer than this to the last one.
 ODD_SECONDS = 10.0
+#: A spin that waited in the run queue for this share of its time was contended ...
+WAITED_SHARE = 0.25
+#: ... and a short spin is one throw of the dice: so many more follow when contention seems to begin or to end.
+MORE_SPINS = 4
 GOLDEN = 0.6180339887498949
 NAN = float("nan")
 
@@ -206,11 +210,11 @@ class Spinner:
         self.counters = counters
         self.loops = 1000
 
-    def spin(self, seconds: float, level: int, skipped: int) -> tuple[bytes, float, float, bool]:
+    def spin(self, seconds: float, level: int, skipped: int) -> tuple[bytes, float, float, bool, float]:
         """Spin once.
 
         Returns (record, longest gap, CPU seconds burned as wall time without gaps, whether the
-        scheduler's own counters explain half of the gaps or more).
+        scheduler's own counters explain half of the gaps or more, share of the time in the run queue).
         """
         counters, loops, stop = self.counters, self.loops, STOP_GAP_SECONDS
         raw, ticks, cpu = counters.raw(), counters.ticks(), time.thread_time()
@@ -243,7 +247,11 @@ class Spinner:
             if total == total else NAN, min(1.0, len(durations) * usual / wall),
         )  # fmt: skip
         explained = sum(x for x in (window.run_delay, window.throttled) if x == x)
-        return record, window.longest, wall - window.gap_seconds, explained * 2 >= window.gap_seconds
+        # Run delay grows while a quota holds the thread too (Linux 6.18): that part is not contention.
+        waited = window.run_delay - (window.throttled if window.throttled == window.throttled else 0.0)
+        return (
+            record, window.longest, wall - window.gap_seconds, explained * 2 >= window.gap_seconds, waited / wall,
+        )  # fmt: skip
 
 
 class Plan:
@@ -269,6 +277,7 @@ class Plan:
         self.turn = 0
         self.confirmed = now
         self.tries = 0
+        self.contended, self.more = False, 0
         self.proofs: list[float] = []
         self.oddities: list[float] = []
 
@@ -369,6 +378,15 @@ class Plan:
             else:
                 self.climbing, self.cooled = False, now + 60.0
 
+    def crowd(self, now: float, waited: float) -> None:
+        """Take the share of a spin that was spent in the run queue: ask again when it is news."""
+        contended = waited >= WAITED_SHARE
+        if contended != self.contended:
+            self.contended, self.more = contended, MORE_SPINS
+        if self.more and self.extra is None:
+            self.more -= 1
+            self.soon(now + 1.5 + 1.5 * self.jitter(), 0)
+
 
 class Child:
     """The loop: heartbeat, now and then a spin, once a second a record."""
@@ -438,9 +456,11 @@ class Child:
 
     def spin(self, level: int) -> bytes:
         """Spin at this level; the heartbeat starts afresh after it.  Returns the record."""
-        record, longest, burned, explained = self.spinner.spin(self.config.levels[level], level, self.plan.skipped)
+        length, skipped = self.config.levels[level], self.plan.skipped
+        record, longest, burned, explained, waited = self.spinner.spin(length, level, skipped)
         self.urgent = self.urgent or longest > STOP_GAP_SECONDS or self.plan.outcome[level] is True
         self.plan.done(clock(), level, longest, burned, explained=explained)
+        self.plan.crowd(clock(), waited)
         self.number, self.base, self.raw = 1, clock(), self.counters.raw()
         self.aim()
         return record

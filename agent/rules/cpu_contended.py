@@ -18,17 +18,24 @@ SPAN = 60.0
 SHARE = Threshold(
     "run delay in spins", 0.25, "ratio", "a busy thread loses a quarter of its speed; 3 on 2 CPUs lose a third"
 )
+RECENT = Threshold("spins asked", 5, "", "the child repeats a spin that waited: one of 12 ms is a throw of the dice")
+LEAST = Threshold("of them contended", 3, "", "most of them, and not one with a long wait")
 SELF = Threshold("own use", 0.7, "ratio", "above this share of all CPUs the container crowds itself")
 
 
 def _judge(history: History) -> Judgement:
     if (no := settings.cannot_count(history, "run_delay")) is not None:
         return Unknown(*no)
-    view = breakdown.spin_view(history, SPAN)
+    view = breakdown.spin_view(history, SPAN, int(RECENT.value))
     cpu = breakdown.cpu(history, SPAN)
     beat = cpu.shares["suspended_contention"] if cpu else 0.0
     spun = view.causes.contention / view.wall if view.wall else 0.0
-    share = max(beat, spun if len(view.with_cause("contention", 0.001)) >= 2 else 0.0)
+    waited = len(view.with_cause("contention", 0.001))
+    if spun >= SHARE.value > beat and waited < LEAST.value and len(view.spins) < RECENT.value:
+        return Unknown(
+            f"{waited} of {len(view.spins)} short spins waited for a CPU: too few to tell", "wait half a minute"
+        )
+    share = max(beat, spun if waited >= LEAST.value else 0.0)
     if not view.spins and beat < SHARE.value:
         return Unknown("no spin in the last minute: the heartbeat alone does not feel contention")
     used = _own_use(history)
@@ -76,7 +83,7 @@ RULE = Rule(
     meaning="Threads that are ready wait in the run queue because all CPUs run something else; no limit is at work.",
     disproof="run delay in /proc/PID/schedstat grows by less than a quarter of a busy thread's wall time",
     needs=(SuspensionReading,),
-    thresholds=(SHARE, SELF),
+    thresholds=(SHARE, RECENT, LEAST, SELF),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,

@@ -123,14 +123,35 @@ def test_a_zero_in_a_counter_that_is_not_known_to_count_clears_nobody(
     assert judgement.remedy
 
 
-@pytest.mark.parametrize(("rule", "gap"), [("cpu_suspended", 0.09), ("cpu_stolen", 0.09), ("cpu_contended", 0.012)])
+@pytest.mark.parametrize("rule", ["cpu_suspended", "cpu_stolen"])
 @pytest.mark.parametrize("spins", [1, 2])
-def test_one_spin_may_be_chance_and_two_convict(rule: str, gap: float, spins: int) -> None:
-    causes: dict[str, Cause] = {"cpu_suspended": "nobody", "cpu_stolen": "hypervisor", "cpu_contended": "contention"}
+def test_one_spin_may_be_chance_and_two_convict(rule: str, spins: int) -> None:
+    causes: dict[str, Cause] = {"cpu_suspended": "nobody", "cpu_stolen": "hypervisor"}
     scene = Scene()
     for _ in range(spins):
-        scene.slot([beat(scene.clock()), spin(scene.clock() + 2.0, gaps=[gap], cause=causes[rule])])
+        scene.slot([beat(scene.clock()), spin(scene.clock() + 2.0, gaps=[0.09], cause=causes[rule])])
     assert isinstance(BY_ID[rule].judge(scene.history), Absent if spins == 1 else Present)
+
+
+@pytest.mark.parametrize(
+    ("waits", "verdict"),
+    [
+        ([0.012], Unknown),  # a throw of the dice
+        ([0.012, 0.012], Unknown),
+        ([0.012] * 3, Present),
+        ([0.0] * 4 + [0.09], Absent),  # one long wait is not contention, however long
+        ([0.02, 0.0, 0.02, 0.0, 0.0], Absent),
+        ([0.012, 0.0, 0.012, 0.0, 0.012], Present),
+        ([0.012] * 3 + [0.0] * 4, Absent),  # it is over: the last five count
+    ],
+    ids=str,
+)
+def test_contention_is_what_most_of_the_last_spins_met(waits: list[float], verdict: type) -> None:
+    scene = Scene()
+    for wait in waits:
+        windows = [beat(scene.clock()), spin(scene.clock() + 2.0, gaps=[wait] if wait else [], cause="contention")]
+        scene.slot(windows)
+    assert isinstance(BY_ID["cpu_contended"].judge(scene.history), verdict)
 
 
 def test_throttled_time_in_few_of_many_periods_is_no_harm() -> None:

@@ -186,16 +186,18 @@ class SpinClock:
 
 
 @pytest.fixture
-def spin(monkeypatch: pytest.MonkeyPatch, kernel: Kernel) -> Callable[..., tuple[bytes, float, float, bool]]:
-    def run(seconds: float, gaps: dict[int, float]) -> tuple[bytes, float, float, bool]:
+def spin(monkeypatch: pytest.MonkeyPatch, kernel: Kernel) -> Callable[..., tuple[bytes, float, float, bool, float]]:
+    def run(seconds: float, gaps: dict[int, float]) -> tuple[bytes, float, float, bool, float]:
         monkeypatch.setattr(spinner, "clock", SpinClock(gaps))
         return Spinner(kernel.counters()).spin(seconds, 1, 7)
 
     return run
 
 
-def test_a_spin_without_a_gap_burns_its_whole_length(spin: Callable[..., tuple[bytes, float, float, bool]]) -> None:
-    record, longest, burned, explained = spin(0.02, {})
+def test_a_spin_without_a_gap_burns_its_whole_length(
+    spin: Callable[..., tuple[bytes, float, float, bool, float]],
+) -> None:
+    record, longest, burned, explained, _ = spin(0.02, {})
     window, skipped, _ = unpack(record)
     assert (window.gaps, skipped, window.level, explained) == (0, 7, 1, True)
     assert longest == pytest.approx(0.0, abs=1e-9)
@@ -203,8 +205,8 @@ def test_a_spin_without_a_gap_burns_its_whole_length(spin: Callable[..., tuple[b
     assert window.work_share == pytest.approx(1.0)
 
 
-def test_a_spin_stops_at_its_first_large_gap(spin: Callable[..., tuple[bytes, float, float, bool]]) -> None:
-    record, longest, burned, explained = spin(0.3, {50: 0.095, 60: 0.095})
+def test_a_spin_stops_at_its_first_large_gap(spin: Callable[..., tuple[bytes, float, float, bool, float]]) -> None:
+    record, longest, burned, explained, _ = spin(0.3, {50: 0.095, 60: 0.095})
     window, _, _ = unpack(record)
     assert window.gaps == 1
     assert longest == pytest.approx(0.095)
@@ -213,7 +215,9 @@ def test_a_spin_stops_at_its_first_large_gap(spin: Callable[..., tuple[bytes, fl
     assert window.work_share == pytest.approx(burned / (burned + 0.095), rel=0.05)
 
 
-def test_a_spin_goes_on_through_noise_and_counts_it(spin: Callable[..., tuple[bytes, float, float, bool]]) -> None:
+def test_a_spin_goes_on_through_noise_and_counts_it(
+    spin: Callable[..., tuple[bytes, float, float, bool, float]],
+) -> None:
     window, _, counts = unpack(spin(0.04, {10: 0.004, 90: 0.007, 95: 0.0001})[0])
     assert window.gaps == 2
     assert window.gap_seconds == pytest.approx(0.011)

@@ -176,7 +176,7 @@ def test_a_spin_is_news_when_it_met_a_large_gap_or_is_the_first_clean_one_after_
 ) -> None:
     stage = Stage(monkeypatch, kernel)
     stage.child.urgent, stage.child.plan.outcome[0] = False, before
-    monkeypatch.setattr(stage.child.spinner, "spin", lambda *_: (b"record", gap, 0.012, False))
+    monkeypatch.setattr(stage.child.spinner, "spin", lambda *_: (b"record", gap, 0.012, False, 0.0))
     assert stage.child.spin(0) == b"record"
     assert stage.child.urgent is urgent
 

@@ -34,6 +34,34 @@ class Driver:
         self.plan.done(self.now, level, gap, burned or self.plan.config.levels[level], explained=explained)
 
 
+def spins_after(driver: Driver, waited: float, within: float = 30.0) -> int:
+    """How many more spins follow one that waited so long, and all of which do."""
+    driver.plan.crowd(driver.now, waited)
+    count = 0
+    while driver.next(within) is not None:
+        driver.meets(0)
+        driver.plan.crowd(driver.now, waited)
+        count += 1
+    return count
+
+
+def test_contention_is_asked_again_when_it_begins_and_when_it_ends_and_not_in_between() -> None:
+    driver = Driver()
+    assert spins_after(driver, spinner.WAITED_SHARE / 2) == 0
+    assert spins_after(driver, spinner.WAITED_SHARE * 2) == spinner.MORE_SPINS
+    assert spins_after(driver, spinner.WAITED_SHARE * 2) == 0
+    assert spins_after(driver, 0.0) == spinner.MORE_SPINS
+
+
+def test_contention_that_flickers_spins_no_more_than_the_budget_has() -> None:
+    driver, spun, hour = Driver("budget=0.001;every=24,0,0,0"), 0, 3600.0
+    while driver.now < START + hour and driver.next(60.0) is not None:
+        driver.meets(0)
+        spun += 1
+        driver.plan.crowd(driver.now, spun % 2)
+    assert spun * driver.plan.config.levels[0] <= 0.6 + 0.001 * hour + 0.1
+
+
 def test_a_plan_with_nothing_due_never_spins() -> None:
     assert Driver().next(3600.0) is None
 
