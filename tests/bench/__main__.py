@@ -9,17 +9,19 @@ import random
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from statistics import median
 
 from tests.bench import table
 from tests.bench.subject import REPOSITORY, Kind, Subject, node_exporter, stallscope
-from tests.lab import Unavailable
+from tests.lab import Unavailable, loads
+from tests.lab.process import Running
 from tests.lab.quota import CpuGroup
 
-PARTS = ("cpu", "memory", "latency", "quota", "start")
+PARTS = ("cpu", "memory", "latency", "quota", "harm", "start")
 QUOTA = 0.05
 SCRAPE_SECONDS = 15.0
+HARM_SECONDS = 60.0
 MEMORY_SCRAPES = 200
 #: Between two scrapes of one page; no divisor of the 100 ms quota period, and jittered, so as not to lock onto it.
 SPACING = (0.31, 0.49)
@@ -34,6 +36,7 @@ class Bench:
         self.warm_up = 4.0 if quick else 40.0
         self.rounds = 25 if quick else 150
         self.starts, self.quota_starts = (2, 1) if quick else (5, 2)
+        self.harm_rounds = 1 if quick else 3
         self.parts: Sequence[str] = options.only or PARTS
         self.kinds: list[Kind] = [stallscope()]
         self.figures: dict[str, table.Figures] = {"stallscope": {}, "node_exporter": {}}
@@ -65,11 +68,12 @@ class Bench:
                 if "latency" in self.parts:
                     say(f"latency: {self.rounds} spaced scrapes of each page")
                     self._latency("", subjects)
-        if "quota" in self.parts:
-            try:
-                self._quota()
-            except Unavailable as reason:
-                self.notes.append(f"nothing measured at a 5 % quota: {reason}")
+        for part, measure in (("quota", self._quota), ("harm", self._harm)):
+            if part in self.parts:
+                try:
+                    measure()
+                except Unavailable as reason:
+                    self.notes.append(f"nothing measured at a 5 % quota: {reason}")
 
     def _start(self, kind: Kind) -> None:
         say(f"start-up of {kind.name}: {self.starts} times")
@@ -164,11 +168,40 @@ class Bench:
             time.sleep(self.warm_up / 4)
             self._latency("quota_", subjects)
 
+    def _harm(self) -> None:
+        """The work of a busy app in a 5 % group with the agent inside, against one without, at the same time."""
+        say(f"harm: two busy apps at a {QUOTA:.0%} quota, one with the agent, {self.harm_rounds} times")
+        lost, used = [], []
+        for _ in range(self.harm_rounds):
+            with ExitStack() as stack:
+                groups = [stack.enter_context(CpuGroup(f"bench-harm{side}", QUOTA)) for side in "ab"]
+                subject = stack.enter_context(Subject(stallscope(), groups[0]))
+                words = loads.command("busy", seconds=HARM_SECONDS + 60)
+                apps = [stack.enter_context(Running(words, group=group, timeout=HARM_SECONDS + 90)) for group in groups]
+                # The last stretch of work counted is up to a second old on either side.
+                self._scrape_for([subject], self.warm_up / 4)
+                before = [_units(app) for app in apps]
+                cpu, start = sum(subject.cpu_seconds()), time.perf_counter()
+                self._scrape_for([subject], HARM_SECONDS)
+                done = [_units(app) - units for app, units in zip(apps, before, strict=True)]
+                lost.append(100 * (1 - done[0] / done[1]))
+                used.append(100 * (sum(subject.cpu_seconds()) - cpu) / (time.perf_counter() - start) / QUOTA)
+        self.figures["stallscope"] |= {"quota_lost": median(lost), "quota_used": median(used)}
+        self.raw |= {"stallscope harm": lost, "stallscope harm by CPU": used}
+
     def table(self) -> str:
         how = (
             "scrapes: one keep-alive connection per page, as Prometheus; the client is outside the quota, the app idle"
         )
         return table.markdown(self.figures["stallscope"], self.figures["node_exporter"], [*self.notes, how])
+
+
+def _units(app: Running) -> float:
+    """Units of work that the load has told of so far."""
+    with suppress(TimeoutError):
+        app.wait(0.1)
+    told = [record["units"] for line in app.seen if (record := line.json()) and "units" in record]
+    return float(told[-1]) if told else 0.0
 
 
 def yardstick() -> float:

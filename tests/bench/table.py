@@ -46,6 +46,8 @@ GOALS: dict[str, Goal] = {
     "quota_health_p50": Goal("/health p50 at a 5 % quota", "ms"),
     "quota_health_p99": Goal("/health p99 at a 5 % quota", "ms", 5),
     "quota_health_max": Goal("/health max at a 5 % quota", "ms"),
+    "quota_lost": Goal("work that a busy app in a 5 % group loses to the agent, paired", "%", 5, 1),
+    "quota_used": Goal("the same by CPU: agent + child of the group's", "%", 5, 1),
     "ready": Goal("ready after exec (median)", "s", 0.5),
     "quota_ready": Goal("ready after exec at a 5 % quota (worst)", "s", 8),
 }
