@@ -6,7 +6,7 @@ UV_VERSION := 0.13.8
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 PYTHON ?= python3
 
-.PHONY: help install run test lint format check doctor bench lab lab-tools lock docs clean
+.PHONY: help install run test lint format check doctor bench lab lab-full lab-smoke lab-tools lock docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,8 +38,14 @@ doctor: .venv/.installed ## measure this machine for 30 s and print what is foun
 bench: .venv/.installed ## cost and latency of the agent, beside a node_exporter (about 6 minutes)
 	.venv/bin/python -m tests.bench
 
-lab: .venv/.installed ## real quotas, gVisor and a guest kernel against the real agent
-	.venv/bin/python -m tests.lab
+lab: .venv/.installed ## real stalls against the real agent, scored (under 20 minutes; ONLY=text for some)
+	.venv/bin/python -m tests.lab $(if $(ONLY),--only "$(ONLY)")
+
+lab-full: .venv/.installed ## every scenario five times (about 2 hours), into lab-results/
+	.venv/bin/python -m tests.lab --set full --repeats 5
+
+lab-smoke: .venv/.installed ## three scenarios in three minutes, as CI runs them
+	.venv/bin/python -m tests.lab --set smoke
 
 lab-tools: .venv/.installed ## install what the lab needs and can be installed by name (root)
 	.venv/bin/python -m tests.lab.tools

@@ -19,7 +19,7 @@ _open: list[Callable[[], None]] = []
 
 def remember(close: Callable[[], None]) -> None:
     """`close` must be safe to call twice, and must call `forget`."""
-    _leave_on_sigterm()
+    leave_on_sigterm()
     _open.append(close)
 
 
@@ -32,13 +32,14 @@ def _leave(signum: int, _frame: FrameType | None) -> None:
     sys.exit(128 + signum)
 
 
-def _leave_on_sigterm() -> None:
+def leave_on_sigterm() -> None:
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _leave)
 
 
 @atexit.register
-def _close_all() -> None:
+def close_all() -> None:
+    """End everything that is open, newest first."""
     while _open:
         with suppress(Exception):  # one that fails must not keep the others open
             _open.pop()()

@@ -58,6 +58,7 @@ class Guest(Running):
         env: Mapping[str, str] | None = None,
         timeout: float = 180.0,
         append: str = "",
+        tell: bool = False,
     ) -> None:
         """`quota_group` is entered after boot and may be shared; without one, throttle() makes one."""
         qemu = shutil.which("qemu-system-x86_64")
@@ -83,7 +84,7 @@ class Guest(Running):
                 "-no-reboot", "-serial", "stdio", "-kernel", str(kernel), "-initrd", str(image),
                 "-append", f"console=ttyS0 reboot=t panic=-1 psi=1 quiet loglevel=1 {append}".strip(),
             ]  # fmt: skip
-            super().__init__(command, timeout=timeout, after=self._remove)
+            super().__init__(command, timeout=timeout, after=self._remove, tell=tell)
         except BaseException:
             self._remove()
             raise

@@ -46,12 +46,13 @@ def run(
     timeout: float = 60.0,
     *,
     cwd: Path | None = None,
+    tell: bool = False,
 ) -> Sandbox:
     """Start `cmd` inside; the host's files are visible at their own paths, writes stay inside.
 
     `env` is the whole environment inside, on top of a plain one: nothing of the harness's own leaks in.
     """
-    return Sandbox(find_runsc(), cmd, quota_group, env or {}, timeout, cwd)
+    return Sandbox(find_runsc(), cmd, quota_group, env or {}, timeout, cwd, tell)
 
 
 class Sandbox(Running):
@@ -63,6 +64,7 @@ class Sandbox(Running):
         env: Mapping[str, str],
         timeout: float,
         cwd: Path | None,
+        tell: bool,
     ) -> None:
         self._runsc = runsc
         self._directory = Path(tempfile.mkdtemp(prefix="st-gvisor-"))
@@ -89,6 +91,7 @@ class Sandbox(Running):
                 timeout=timeout,
                 cwd=cwd,
                 after=self._remove,
+                tell=tell,
             )
         except BaseException:
             self._remove()

@@ -50,7 +50,9 @@ class Running:
         timeout: float = 60.0,
         cwd: Path | None = None,
         after: Callable[[], None] | None = None,
+        tell: bool = False,
     ) -> None:
+        """With `tell` its standard input is open, for tell(); else it is empty."""
         self.command = list(command)
         self.group = group
         self.timeout = timeout
@@ -64,7 +66,7 @@ class Running:
         try:
             self.process = subprocess.Popen(
                 [*(group.preexec() if group else []), *command],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if tell else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 env=dict(env) if env is not None else None,
@@ -119,6 +121,13 @@ class Running:
                 return line
         raise EOFError(f"{self.command[:4]} ended before saying {text!r}; last lines: {self.tail()}")
 
+    def tell(self, text: str) -> None:
+        """Write a line to its standard input; nothing happens when it has ended."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(text.encode() + b"\n")
+            self.process.stdin.flush()
+
     def wait(self, timeout: float | None = None) -> int:
         """Read to the end and return the exit status."""
         for _ in self.lines(timeout):
@@ -146,6 +155,9 @@ class Running:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
+        if self.process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self.process.stdin.close()
         self._reader.join(2)
         if self._after is not None:
             self._after()

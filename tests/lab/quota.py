@@ -32,12 +32,12 @@ class CpuGroup:
     def __init__(self, name: str, quota: float | None = None) -> None:
         self.name = f"{PREFIX}{name}-{os.getpid()}"
         self.quota = quota
-        self._cpu = _own_group("cpu") / self.name
-        self._cpuacct = _own_group("cpuacct") / self.name
+        self._cpu = own_group("cpu") / self.name
+        self._cpuacct = own_group("cpuacct") / self.name
         self._added: set[int] = set()
 
     def __enter__(self) -> Self:
-        _sweep(self._cpu.parent, self._cpuacct.parent)
+        sweep(self._cpu.parent, self._cpuacct.parent)
         remember(self.close)
         try:
             for directory in (self._cpu, self._cpuacct):
@@ -116,7 +116,7 @@ class CpuGroup:
                 (directory.parent / "cgroup.procs").write_text(str(pid))
 
 
-def _own_group(controller: str) -> Path:
+def own_group(controller: str) -> Path:
     """The directory of this process's own group: a child of it obeys every limit that we obey."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         left, _, right = line.partition(" - ")
@@ -133,14 +133,18 @@ def _own_group(controller: str) -> Path:
     return mount  # a cgroup namespace can hide the path: the mount's root is then our own group
 
 
-def _sweep(*parents: Path) -> None:
-    """Remove empty groups whose harness died without a chance to clean up."""
+def sweep(*parents: Path) -> list[Path]:
+    """Remove empty groups whose harness died without a chance to clean up; return those that are not empty."""
+    left = []
     for parent in parents:
         for directory in parent.glob(f"{PREFIX}*-*"):
             owner = directory.name.rpartition("-")[2]
             if owner.isdigit() and not Path("/proc", owner).exists():
-                with suppress(OSError):
+                try:
                     directory.rmdir()  # refused while anything lives inside
+                except OSError:
+                    left.append(directory)
+    return left
 
 
 def _ancestors(pid: int) -> Iterator[int]:

@@ -1,0 +1,240 @@
+"""One run of one scenario: the real condition, the real agent, and everything that it said.
+
+What is kept (`Record`) is raw: times are seconds since the agent answered, verdicts and reports are as they
+were told. `score.py` judges it, so that a table can be made again without running anything.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.lab import loads
+from tests.lab.cores import Cores, Share
+from tests.lab.places import PLACES, Heard, Place, Stopped, agent_words
+from tests.lab.process import Running
+from tests.lab.scenario import Requests, Scenario, Step
+
+#: Booting and starting take this long at most; an emulated machine needs it.
+START_SECONDS = 120.0
+ANSWER_SECONDS = 45.0
+#: What starting an agent takes for a moment: more of them at once would contend, and truly so.
+BOOT_CORES = {"plain": 0.5, "gvisor": 0.5, "guest": 1.2}
+DOCTOR_SECONDS = 15
+
+
+@dataclass
+class Record:
+    """What happened in one run."""
+
+    scenario: str
+    repeat: int
+    began: str = ""
+    commit: str = ""
+    marks: dict[str, float] = field(default_factory=dict)
+    said: list[tuple[float, str, str, list[str]]] = field(default_factory=list)
+    """(second, rule, verdict, evidence) as the agent's log told it."""
+    reports: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Mark -> report; `onset` and `lift` just before, `end` at the end."""
+    truth: dict[str, float] = field(default_factory=dict)
+    """From outside, onset to lift: CPU `usage` of the group per second, `throttled` seconds per second."""
+    stolen: float = 0.0
+    """Share of all CPUs that the host took from this machine."""
+    loads: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    """Load -> lines of its meter, each with `second`, when it was heard."""
+    seconds: float = 0.0
+    failed: str = ""
+    skipped: str = ""
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def stolen_seconds() -> float:
+    """CPU time that the host took from this machine so far: what a cell could not help."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return int(words[8]) / os.sysconf("SC_CLK_TCK")
+
+
+class Episode:
+    """Runs one scenario once."""
+
+    def __init__(self, scenario: Scenario, repeat: int, cores: Cores, stop: threading.Event) -> None:
+        self.scenario, self._stop, self._cores = scenario, stop, cores
+        self.record = Record(scenario.id, repeat, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+        self._name = f"lab{time.monotonic_ns() % 10**9}"
+        self._stack = ExitStack()
+        self._still: Callable[[], None] | None = None
+        self._neighbours: list[Running] = []
+
+    def run(self) -> Record:
+        start, stolen = time.monotonic(), stolen_seconds()
+        with self._stack:
+            most = max(BOOT_CORES[self.scenario.environment], self.scenario.cores_from(0))
+            share = self._stack.enter_context(self._cores.taken(most))
+            start, stolen = time.monotonic(), stolen_seconds()
+            limit = START_SECONDS + self.scenario.seconds + 4 * ANSWER_SECONDS
+            place = self._stack.enter_context(
+                PLACES[self.scenario.environment](limit, self._stop, self.scenario.agent == "sidecar")
+            )
+            self._stack.callback(self._lift)
+            place.agent.wait_for(lambda heard: heard.record.get("inside") == "ready", START_SECONDS)
+            if self.scenario.command == "doctor":
+                self._doctor(place, share)
+            else:
+                self._watch(place, share)
+        taken = stolen_seconds() - stolen
+        self.record.seconds = round(time.monotonic() - start, 1)
+        self.record.stolen = round(taken / self.record.seconds / (os.cpu_count() or 1), 4)
+        return self.record
+
+    def _doctor(self, place: Place, share: Share) -> None:
+        """The stall is there first, and lasts: a person asks what is wrong."""
+        share.shrink(self.scenario.cores_from(0))
+        for step in self.scenario.timeline:
+            self._apply(place, step)
+        self._wait(1.0)
+        began = time.monotonic()
+        words = agent_words(place, ["doctor", "--json", "--for", f"{DOCTOR_SECONDS}s"])
+        used, throttled = place.group.usage_seconds(), place.group.throttled_seconds()
+        place.agent.do("doctor", words=words, mark="lift")
+        answer = place.agent.wait_for(_answers("lift"), START_SECONDS).record
+        self._keep("lift", answer)
+        self._measure(place, used, throttled, time.monotonic() - began)
+        self.record.marks = {"onset": 0.0, "lift": round(time.monotonic() - began, 2)}
+        self.record.marks["end"] = self.record.marks["lift"]
+        for finding in self.record.reports.get("lift", {}).get("findings", []):
+            self.record.said.append((self.record.marks["lift"], finding["rule"], "present", finding["evidence"]))
+
+    def _watch(self, place: Place, share: Share) -> None:
+        scenario = self.scenario
+        flags = [word for key, value in scenario.settings.items() for word in ("--set", f"{key}={value}")]
+        flags = [flag.replace("$app", self._name) for flag in flags]
+        command = ["run", "--json", "--listen", "127.0.0.1:0", *flags]
+        place.agent.do("start", words=agent_words(place, command), env=scenario.env)
+        ready = place.agent.wait_for(lambda heard: "http://" in heard.text, START_SECONDS)
+        url = "http://" + ready.text.partition("http://")[2].split("/")[0].split('"')[0]
+        share.shrink(scenario.cores_from(0))
+        began, used, throttled, since = time.monotonic(), 0.0, 0.0, 0.0
+        requests: Requests | None = None
+        for index, step in enumerate(scenario.timeline):
+            self._wait(began + step.at - time.monotonic(), place, url, requests)
+            if step.mark:
+                if step.mark == "lift" or (step.mark == "end" and "lift" not in self.record.marks):
+                    self._ask(place, url, "lift")
+                    self._measure(place, used, throttled, time.monotonic() - since)
+                    self.record.marks["lift"] = round(time.monotonic() - began, 2)
+                else:
+                    self._ask(place, url, step.mark)
+                used, throttled, since = place.group.usage_seconds(), place.group.throttled_seconds(), time.monotonic()
+                self.record.marks[step.mark] = round(since - began, 2)
+            share.shrink(scenario.cores_from(index))
+            requests = None if step.mark == "lift" else step.requests or requests
+            self._apply(place, step)
+        self._collect(place, began)
+
+    def _apply(self, place: Place, step: Step) -> None:
+        if step.mark == "lift":
+            self._lift()
+        if step.quota is not None:
+            place.group.set_quota(None if step.quota == "none" else step.quota)
+        if step.requests is not None and step.requests.quota is not None:
+            place.group.set_quota(step.requests.quota)
+        if step.inner_quota is not None:
+            place.inner_quota(None if step.inner_quota == "none" else step.inner_quota)
+        if step.app:
+            place.app.do("start", words=self._load(place, step))
+        for _ in range(step.neighbours):
+            words = loads.command("busy", seconds=self.scenario.seconds)
+            self._neighbours.append(self._stack.enter_context(Running(words, timeout=self.scenario.seconds + 60)))
+        if step.freeze:
+            self._still = place.stand_still(step.by)
+            self._wait(step.freeze)
+            self._lift_freeze()
+
+    def _load(self, place: Place, step: Step) -> list[str]:
+        later = [s.at for s in self.scenario.timeline if s.at > step.at and s.app]
+        until = later[0] if later else self.scenario.seconds + ANSWER_SECONDS
+        kind, *options = step.app.split()
+        words = loads.command(kind, seconds=until - step.at, python=place.python, file=place.loads_file)
+        return [*words, *options, "--name", self._name]
+
+    def _lift(self) -> None:
+        self._lift_freeze()
+        while self._neighbours:
+            self._neighbours.pop().close()
+
+    def _lift_freeze(self) -> None:
+        if self._still is not None:
+            self._still()
+            self._still = None
+
+    def _wait(
+        self, seconds: float, place: Place | None = None, url: str = "", requests: Requests | None = None
+    ) -> None:
+        """Let time pass; requests come and go meanwhile."""
+        deadline = time.monotonic() + seconds
+        while place and requests and time.monotonic() + requests.every < deadline:
+            self._pause(requests.every - requests.lasting)
+            if requests.lifts and requests.quota is not None:
+                place.group.set_quota(None)
+            if requests.signal:
+                place.agent.do("push", url=url, in_flight=1)
+            self._pause(requests.lasting)
+            if requests.signal:
+                place.agent.do("push", url=url, in_flight=0)
+            if requests.lifts and requests.quota is not None:
+                place.group.set_quota(requests.quota)
+        self._pause(deadline - time.monotonic())
+
+    def _pause(self, seconds: float) -> None:
+        if self._stop.wait(max(0.0, seconds)):
+            raise Stopped
+
+    def _ask(self, place: Place, url: str, mark: str) -> None:
+        place.agent.do("health", url=url, mark=mark)
+        try:
+            self._keep(mark, place.agent.wait_for(_answers(mark), ANSWER_SECONDS).record)
+        except TimeoutError as fault:
+            self.record.failed = f"no report at {mark}: {fault}"
+
+    def _keep(self, mark: str, record: dict[str, Any]) -> None:
+        if "health" in record:
+            self.record.reports[mark] = record["health"]
+        else:
+            self.record.failed = f"no report at {mark}: {record.get('failed')}"
+
+    def _measure(self, place: Place, used: float, throttled: float, seconds: float) -> None:
+        self.record.truth = {
+            "usage": round((place.group.usage_seconds() - used) / seconds, 4),
+            "throttled": round((place.group.throttled_seconds() - throttled) / seconds, 4),
+            "seconds": round(seconds, 2),
+        }
+
+    def _collect(self, place: Place, began: float) -> None:
+        """Verdicts from the agent's log, and the lines of the app's meter."""
+        for heard in list(place.agent.heard):
+            record = heard.record
+            if record.get("event") == "verdict_changed":
+                told = (round(heard.at - began, 2), record["rule"], record["now"], record["evidence"])
+                self.record.said.append(told)
+        for heard in list(place.app.heard):
+            if "timed_wall" in heard.record:
+                line = {**heard.record, "second": round(heard.at - began, 2)}
+                self.record.loads.setdefault(line.pop("load"), []).append(line)
+
+
+def _answers(mark: str) -> Callable[[Heard], bool]:
+    return lambda heard: heard.record.get("mark") == mark
+
+
+def complain(text: str) -> None:
+    """Progress goes to stderr: stdout is the table."""
+    print(text, file=sys.stderr, flush=True)

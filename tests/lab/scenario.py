@@ -1,0 +1,224 @@
+"""A scenario is data: one TOML file in `scenarios/` says where, what happens when, and what is the right answer.
+
+`each` makes one cell per value and `$name` stands for the value. The timeline counts seconds from the moment
+at which the agent answers. The marks name what is measured from: `onset` (the stall begins), `lift` (it ends)
+and `end`. The expectation says what is *true*, never what the agent happens to say:
+
+| word | the right answer |
+|---|---|
+| present | the finding appears between onset and lift, still stands at lift, and is gone at the end |
+| lasting | as present, and its span reaches beyond the end |
+| absent | ruled out, with a number: neither a finding nor unknown |
+| unknown | it cannot be known here: neither a finding nor ruled out |
+| silent | no finding; absent or unknown, as the place has it (every rule that is not named) |
+| either | both answers are true, the file says why |
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from agent.rules import RULES
+from tests.lab import loads
+
+DIRECTORY = Path(__file__).with_name("scenarios")
+Expectation = Literal["present", "lasting", "absent", "unknown", "silent", "either"]
+#: Which of its cells a scenario has in a set: all, none, or those with one of these values.
+Chosen = bool | list[float | int | str]
+NAMES = tuple(rule.id for rule in RULES)
+AGENT_CORES = 0.08
+GUEST_CORES = 0.1
+"""An emulated machine costs this much beside what its app does."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Requests(_Strict):
+    """Requests `every` so many seconds: the quota is lifted while one is in flight."""
+
+    every: float = Field(gt=0)
+    lasting: float = Field(gt=0)
+    quota: float | None = Field(default=None, gt=0, lt=1)
+    signal: bool
+    """Whether the agent is told when one begins and ends."""
+    lifts: bool = True
+    """Whether the quota is lifted at all."""
+
+
+class Step(_Strict):
+    """What changes at this second."""
+
+    at: float = Field(ge=0)
+    mark: Literal["", "onset", "lift", "end"] = ""
+    app: str = ""
+    """A load and its options as `loads.py` has them; it runs until the next step with an app, or the end."""
+    quota: float | Literal["none"] | None = None
+    """Cores for the app's group; in gVisor and a guest, for the whole sandbox or machine, from outside."""
+    inner_quota: float | Literal["none"] | None = None
+    """Cores for the app's group inside the guest (cgroup v2)."""
+    freeze: float = Field(default=0, ge=0)
+    """Everything stands still for so many seconds."""
+    by: Literal["stop", "freezer"] = "stop"
+    neighbours: int = Field(default=0, ge=0, le=8)
+    """Busy processes elsewhere on this machine, outside every quota, until lift."""
+    requests: Requests | None = None
+
+
+class Scenario(_Strict):
+    """One cell: a scenario with the values of its `each` filled in."""
+
+    name: str
+    variant: str = ""
+    title: str
+    environment: Literal["plain", "gvisor", "guest"]
+    command: Literal["run", "doctor"] = "run"
+    agent: Literal["inside", "sidecar"] = "inside"
+    """Whether the agent shares the app's cgroup, or has a container of its own beside it."""
+    settings: dict[str, str] = {}
+    env: dict[str, str] = {}
+    timeline: tuple[Step, ...]
+    culprit: str = "nobody"
+    expect: dict[str, Expectation] = {}
+    smoke: Chosen = False
+    quick: Chosen = True
+    because: str = ""
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        faults = [
+            f"expect.{name}: no such rule; allowed: {', '.join(NAMES)}" for name in self.expect if name not in NAMES
+        ]
+        times = [step.at for step in self.timeline]
+        if times != sorted(times):
+            faults.append(f"timeline: at goes back in {times}")
+        marks = [step.mark for step in self.timeline if step.mark]
+        if marks not in (["onset", "end"], ["onset", "lift", "end"]):
+            faults.append(f"timeline: marks are {marks}; allowed: onset, (lift,) end")
+        for step in self.timeline:
+            if step.app and step.app.split()[0] not in loads.KINDS:
+                faults.append(f"timeline: app {step.app!r}; allowed: {', '.join(loads.KINDS)}")
+            if step.inner_quota is not None and self.environment != "guest":
+                faults.append(f"timeline: inner_quota needs environment guest, not {self.environment}")
+        if self.agent == "sidecar" and self.environment != "plain":
+            faults.append(f"agent: sidecar needs environment plain, not {self.environment}")
+        if "either" in self.expect.values() and not self.because:
+            faults.append("because: say why either answer is right")
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self
+
+    @property
+    def id(self) -> str:
+        return f"{self.name} {self.variant}".strip()
+
+    @property
+    def seconds(self) -> float:
+        return self.timeline[-1].at
+
+    def expected(self, rule: str) -> Expectation:
+        return self.expect.get(rule, "silent")
+
+    def cores_from(self, index: int) -> float:
+        """The most CPU that any step from this one on can use."""
+        most = 0.0
+        quota, inner, app, neighbours = 1.0, 1.0, 0.0, 0
+        for at, step in enumerate(self.timeline):
+            if step.quota is not None:
+                quota = 1.0 if step.quota == "none" else step.quota
+            if step.inner_quota is not None:
+                inner = 1.0 if step.inner_quota == "none" else step.inner_quota
+            if step.app:
+                app = demand(step.app)
+            neighbours = 0 if step.mark == "lift" else step.neighbours or neighbours
+            asked = min(app, inner) + (GUEST_CORES if self.environment == "guest" else AGENT_CORES)
+            if step.requests and step.requests.quota:
+                share = step.requests.lasting / step.requests.every if step.requests.lifts else 0.0
+                asked = min(asked, share + (1 - share) * step.requests.quota + AGENT_CORES)
+            if at >= index and at + 1 < len(self.timeline):
+                most = max(most, min(asked, quota) + neighbours)
+        return most
+
+
+def demand(app: str) -> float:
+    """Cores that a load would use without any limit."""
+    kind, *options = app.split()
+    if kind == "sparse":
+        given = dict(zip(options[::2], map(float, options[1::2]), strict=True))
+        return given["--burn-ms"] / given["--every-ms"]
+    return {"idle": 0.0}.get(kind, 1.0)
+
+
+def _filled(value: Any, names: Mapping[str, Any]) -> Any:
+    if isinstance(value, dict):
+        return {key: _filled(each, names) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_filled(each, names) for each in value]
+    if isinstance(value, str) and "$" in value:
+        for name, each in names.items():
+            if value == f"${name}":
+                return each
+            value = value.replace(f"${name}", str(each))
+    return value
+
+
+def _cells(path: Path) -> Iterator[Scenario]:
+    raw = tomllib.loads(path.read_text())
+    each: dict[str, list[Any]] = raw.pop("each", {})
+    combinations: list[dict[str, Any]] = [{}]
+    shown: list[str] = []
+    for name, values in each.items():
+        named = [value if isinstance(value, dict) else {name: value} for value in values]  # a table: several at once
+        shown.append(next(iter(named[0])))
+        combinations = [{**before, **value} for before in combinations for value in named]
+    for names in combinations:
+        cell = _filled(raw, names)
+        for chosen in ("smoke", "quick"):
+            if isinstance(cell.get(chosen), list):
+                cell[chosen] = any(value in cell[chosen] for value in names.values())
+        variant = " ".join(f"{name}={names[name]}" for name in shown)
+        yield Scenario(name=path.stem, variant=variant, **cell)
+
+
+@cache
+def load(directory: Path = DIRECTORY) -> tuple[Scenario, ...]:
+    """Every cell of every file. Raises ValueError with all faults of all files."""
+    cells: list[Scenario] = []
+    faults: list[str] = []
+    for path in sorted(directory.glob("*.toml")):
+        try:
+            cells.extend(_cells(path))
+        except ValidationError as error:
+            faults += [
+                f"{path.name}: {'.'.join(map(str, each['loc']))}: {each['msg']}, not {str(each['input'])[:60]!r}"
+                for each in error.errors()
+            ]
+        except ValueError as error:
+            faults.append(f"{path.name}: {error}")
+    if faults:
+        raise ValueError("\n".join(faults))
+    return tuple(cells)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which cells to run."""
+
+    which: Literal["smoke", "quick", "full"] = "quick"
+    only: tuple[str, ...] = ()
+    """Parts of ids; a cell whose id contains one of them is taken, in whatever set it is."""
+
+    def of(self, cells: tuple[Scenario, ...]) -> tuple[Scenario, ...]:
+        if self.only:
+            return tuple(cell for cell in cells if any(part in cell.id for part in self.only))
+        if self.which == "full":
+            return cells
+        return tuple(cell for cell in cells if getattr(cell, self.which) is True)

@@ -1,0 +1,178 @@
+"""Was it right?  What a run was told, against what the scenario says is true.
+
+Pure: records in, outcomes out. A finding that appears outside its stall is as false as one that never should.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tests.lab.episode import Record
+from tests.lab.scenario import NAMES, Scenario
+
+Outcome = Literal["hit", "miss", "false alarm", "unknown", "right", "either"]
+#: A run in which the host took more than this of all CPUs tells nothing: the machine itself was stalled.
+SPOILT_SHARE = 0.05
+#: From here on what the host took is a true finding, and not of the scenario's making.
+STOLEN_SHARE = 0.01
+#: Told on every kernel in its own words: what the verdict blames.
+CULPRITS: Mapping[str, str] = {
+    "cpu_throttled_between_requests": "between requests",
+    "cpu_quota_throttled": "quota",
+    "cpu_stolen": "hypervisor",
+    "cpu_suspended": "suspended, cause unseen",
+    "cpu_contended": "contention",
+    "instance_frozen": "freeze",
+}
+NOBODY, CANNOT_TELL = "nobody", "cannot tell"
+#: The span of the breakdown on /health, seconds.
+BREAKDOWN_SECONDS = 60.0
+
+
+@dataclass
+class Score:
+    """One run, judged."""
+
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    """Rule -> outcome, every rule."""
+    why: dict[str, str] = field(default_factory=dict)
+    """Rule -> what was wrong."""
+    found_seconds: dict[str, float] = field(default_factory=dict)
+    cleared_seconds: dict[str, float] = field(default_factory=dict)
+    culprit: str = NOBODY
+    """Whom the report blamed at the end of the stall."""
+    estimate_error: float | None = None
+    """Suspended share told, less the true one (both over the breakdown's span)."""
+
+    @property
+    def right(self) -> bool:
+        """Every rule had a right answer; an unknown where an answer was due is not right, and not wrong."""
+        return all(outcome in {"hit", "right", "either"} for outcome in self.outcomes.values())
+
+    @property
+    def wrong(self) -> bool:
+        """Something false was said, or something true was denied."""
+        return any(outcome in {"miss", "false alarm"} for outcome in self.outcomes.values())
+
+
+def usable(record: Record) -> bool:
+    """Whether the run says anything about the agent: it took place, on a machine that had its CPUs."""
+    return not record.skipped and record.stolen <= SPOILT_SHARE
+
+
+def score(scenario: Scenario, record: Record) -> Score:
+    """Judge one run. One that failed to give a report misses everything that was due."""
+    result = Score()
+    for rule in NAMES:
+        outcome, why = _judge(scenario, record, rule, result)
+        result.outcomes[rule] = outcome
+        if why:
+            result.why[rule] = why
+    report = record.reports.get("lift", {})
+    blamed = [finding for finding in report.get("findings", []) if not finding.get("explained_by")]
+    if blamed:
+        result.culprit = CULPRITS.get(blamed[0]["rule"], blamed[0]["rule"])
+    elif report.get("status") != "pass":
+        result.culprit = CANNOT_TELL
+    result.estimate_error = _estimate_error(scenario, record)
+    return result
+
+
+def _judge(scenario: Scenario, record: Record, rule: str, result: Score) -> tuple[Outcome, str]:
+    expected = scenario.expected(rule)
+    if rule == "cpu_stolen" and record.stolen >= STOLEN_SHARE and expected not in {"present", "lasting"}:
+        expected = "either"
+    present = list(_intervals(record, rule))
+    state = _state(record, "lift", rule)
+    if expected == "either":
+        return "either", ""
+    if expected in {"present", "lasting"}:
+        return _due(record, rule, present, expected == "present", result)
+    if present:
+        return "false alarm", f"said at {present[0][0]:.0f} s: {_evidence(record, rule)}"
+    if expected == "silent":
+        return "right", ""
+    if state == expected:
+        return "right", ""
+    if state == "unknown":
+        return "unknown", _because(record, rule)
+    return "miss", f"was {state or 'not told'}, should be {expected}"
+
+
+def _due(
+    record: Record, rule: str, present: Sequence[tuple[float, float]], clears: bool, result: Score
+) -> tuple[Outcome, str]:
+    onset, lift = record.marks.get("onset", 0.0), record.marks.get("lift", 0.0)
+    if early := [begin for begin, _ in present if begin <= onset and lift > onset]:
+        return "false alarm", f"said at {early[0]:.0f} s, before the onset at {onset:.0f} s"
+    found = [begin for begin, _ in present if onset < begin <= lift]
+    if not found:
+        state = _state(record, "lift", rule)
+        if state == "unknown":
+            return "unknown", _because(record, rule)
+        return "miss", f"was {state or 'not told'} at the end of the stall"
+    result.found_seconds[rule] = round(found[0] - onset, 2)
+    if _state(record, "lift", rule) != "present":
+        return "miss", f"found after {found[0] - onset:.0f} s, and dropped before the stall ended"
+    if clears and record.marks["end"] > lift:
+        end = next(end for begin, end in present if end >= lift)
+        if end == float("inf"):
+            return "false alarm", f"still said {record.marks['end'] - lift:.0f} s after the stall"
+        result.cleared_seconds[rule] = round(end - lift, 2)
+    return "hit", ""
+
+
+def _intervals(record: Record, rule: str) -> Iterator[tuple[float, float]]:
+    """From when until when it was a finding; infinity: it still was when the run ended."""
+    begin: float | None = None
+    for at, name, now, _ in record.said:
+        if name == rule and now == "present" and begin is None:
+            begin = at
+        elif name == rule and now != "present" and begin is not None:
+            yield begin, at
+            begin = None
+    if begin is not None:
+        yield begin, float("inf")
+
+
+def _state(record: Record, mark: str, rule: str) -> str:
+    report = record.reports.get(mark, {})
+    for key, state in (("findings", "present"), ("ruled_out", "absent"), ("unknown", "unknown")):
+        if any(each["rule"] == rule for each in report.get(key, [])):
+            return state
+    return ""
+
+
+def _because(record: Record, rule: str) -> str:
+    unknown: Iterable[Mapping[str, str]] = record.reports.get("lift", {}).get("unknown", [])
+    return next((each["because"] for each in unknown if each["rule"] == rule), "")
+
+
+def _evidence(record: Record, rule: str) -> str:
+    return next((evidence[0] for _, name, now, evidence in record.said if name == rule and now == "present"), "")
+
+
+def _estimate_error(scenario: Scenario, record: Record) -> float | None:
+    """Told against measured, where one busy thread wanted a CPU for the whole stall.
+
+    What the thread did not get of one CPU is what it was suspended: 1 - usage of its group, which the host
+    counts. The breakdown looks back over a fixed span, so a shorter stall is no measure. Inside a guest the
+    host cannot see the inner quota at work, and the quota itself is the truth.
+    """
+    told = record.reports.get("lift", {}).get("breakdown", {}).get("cpu", {})
+    stall = next(step for step in scenario.timeline if step.mark == "onset")
+    busy = [step.app for step in scenario.timeline if step.app and step.at <= stall.at][-1:] == ["busy"]
+    held = stall.quota not in {None, "none"} or stall.inner_quota not in {None, "none"}
+    if not told or not busy or not held or scenario.command != "run" or scenario.agent == "sidecar":
+        return None
+    if record.marks["lift"] - record.marks["onset"] < BREAKDOWN_SECONDS + 5:
+        return None
+    usage = record.truth["usage"]
+    if isinstance(stall.inner_quota, float):
+        if isinstance(stall.quota, float):
+            return None  # two limits, one behind the other: no counter knows what one thread got
+        usage = stall.inner_quota
+    suspended = sum(share for part, share in told.items() if part != "running")
+    return float(round(suspended - max(0.0, 1.0 - usage), 4))

@@ -1,0 +1,202 @@
+"""The tables that a lab run leaves: per scenario, per finding, whom it blamed, and what others would have said."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from tests.lab import rivals
+from tests.lab.episode import Record
+from tests.lab.scenario import NAMES, Scenario
+from tests.lab.score import NOBODY, Outcome, Score, score, usable
+
+
+class Cell(NamedTuple):
+    """A scenario and its runs, judged."""
+
+    scenario: Scenario
+    runs: tuple[tuple[Record, Score], ...]
+    spoilt: tuple[Record, ...]
+    skipped: str
+
+    def each(self, value: Callable[[Record, Score], float | None]) -> list[float]:
+        return [found for record, one in self.runs if (found := value(record, one)) is not None]
+
+    def outcomes(self, *kinds: Outcome) -> Counter[str]:
+        """Rule -> in how many runs its outcome was one of these."""
+        return Counter(rule for _, one in self.runs for rule, outcome in one.outcomes.items() if outcome in kinds)
+
+
+def cells(scenarios: Iterable[Scenario], records: Sequence[Record]) -> list[Cell]:
+    """Scenarios that were tried, with their runs."""
+    found = []
+    for scenario in scenarios:
+        mine = [record for record in records if record.scenario == scenario.id]
+        good = tuple((record, score(scenario, record)) for record in mine if usable(record))
+        skipped = next((record.skipped for record in mine if record.skipped), "")
+        spoilt = tuple(record for record in mine if not usable(record) and not record.skipped)
+        if mine:
+            found.append(Cell(scenario, good, spoilt, skipped))
+    return found
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    lines += ["| " + " | ".join(str(each) for each in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _span(values: Sequence[float], form: str = "{:.1f}") -> str:
+    """Median and worst."""
+    if not values:
+        return ""
+    middle, worst = form.format(median(values)), form.format(max(values, key=abs))
+    return middle if middle == worst else f"{middle} ({worst})"
+
+
+def _counts(counter: Mapping[str, int]) -> str:
+    return ", ".join(f"`{rule}` {count}" for rule, count in counter.items())
+
+
+def by_scenario(found: Sequence[Cell]) -> str:
+    """Hits, misses, unknowns and false alarms of each cell."""
+    header = (
+        "where", "scenario", "true", "runs", "all right", "hits", "misses", "unknown", "false alarms",
+        "found after s", "gone after s", "estimate error pp",
+    )  # fmt: skip
+    rows = []
+    for cell in found:
+        scenario = cell.scenario
+        if not cell.runs:
+            rows.append(
+                (
+                    scenario.environment,
+                    scenario.id,
+                    scenario.culprit,
+                    0,
+                    cell.skipped or "spoilt by the host",
+                    *[""] * 7,
+                )
+            )
+            continue
+        due = [rule for rule in NAMES if scenario.expected(rule) in {"present", "lasting"}]
+        hits = cell.outcomes("hit")
+        rows.append(
+            (
+                scenario.environment, scenario.id, scenario.culprit, len(cell.runs),
+                sum(one.right for _, one in cell.runs),
+                ", ".join(f"`{rule}` {hits[rule]}" for rule in due), _counts(cell.outcomes("miss")),
+                _counts(cell.outcomes("unknown")), _counts(cell.outcomes("false alarm")),
+                ", ".join(filter(None, (_span(cell.each(lambda _, s, r=rule: s.found_seconds.get(r))) for rule in due))),  # type: ignore[misc]
+                ", ".join(filter(None, (_span(cell.each(lambda _, s, r=rule: s.cleared_seconds.get(r))) for rule in due))),  # type: ignore[misc]
+                _span([100 * error for error in cell.each(lambda _, s: s.estimate_error)], "{:+.1f}"),
+            )
+        )  # fmt: skip
+    return markdown(header, rows)
+
+
+def by_finding(found: Sequence[Cell]) -> str:
+    """Over all runs: how often each finding was right and wrong."""
+    total = {kind: sum((cell.outcomes(kind) for cell in found), Counter()) for kind in _OUTCOMES}
+    rows = []
+    for rule in NAMES:
+        seconds = [value for cell in found for value in cell.each(lambda _, s, r=rule: s.found_seconds.get(r))]  # type: ignore[misc]
+        rows.append((f"`{rule}`", *(total[kind][rule] for kind in _OUTCOMES), _span(seconds)))
+    return markdown(("finding", *_OUTCOMES.values(), "found after s, median (worst)"), rows)
+
+
+_OUTCOMES: Mapping[Outcome, str] = {
+    "hit": "hits",
+    "miss": "misses",
+    "false alarm": "false alarms",
+    "unknown": "unknown where an answer was due",
+    "right": "rightly not said",
+    "either": "either was true",
+}
+
+
+def confusion(found: Sequence[Cell]) -> str:
+    """Whom the report blamed first at the end of the stall, by what was true."""
+    counts: dict[str, Counter[str]] = {}
+    for cell in found:
+        for _, one in cell.runs:
+            counts.setdefault(cell.scenario.culprit, Counter())[one.culprit] += 1
+    told = sorted({name for counter in counts.values() for name in counter}, key=lambda name: (name == NOBODY, name))
+    rows = [(f"**{true}**", *(counter[name] or "" for name in told)) for true, counter in sorted(counts.items())]
+    return markdown(("true \\ blamed", *told), rows)
+
+
+def side_by_side(found: Sequence[Cell]) -> str:
+    """The same stalls as others would see them: in how many runs each one fired."""
+    rows = []
+    for cell in found:
+        if cell.scenario.command != "run" or not cell.runs:
+            continue
+        told = [
+            rivals.opinions(record.loads, record.marks["onset"], record.marks["lift"])
+            for record, _ in cell.runs
+            if "lift" in record.marks
+        ]
+        row: list[str] = []
+        for name in rivals.RIVALS:
+            row.append(_opinion(name, [each[name] for each in told if name in each]))
+        right = sum(one.right for _, one in cell.runs)
+        rows.append(
+            (
+                cell.scenario.environment,
+                cell.scenario.id,
+                cell.scenario.culprit,
+                f"{right} of {len(cell.runs)} right",
+                *row,
+            )
+        )
+    return markdown(("where", "scenario", "true", "stallscope", *rivals.RIVALS), rows)
+
+
+def _opinion(name: str, opinions: Sequence[rivals.Opinion]) -> str:
+    if not opinions:
+        return "nothing to look at"
+    fired = [each for each in opinions if each.fires]
+    if all(each.fires is None for each in opinions):
+        return f"blind: {opinions[0].why}"
+    values = [each.value for each in fired or opinions if each.value is not None]
+    if name == "CPUThrottlingHigh":
+        said = f"after {median(values):.2f} min" if fired else "never"
+        said += f"; {opinions[0].why}" if opinions[0].why else ""
+    else:
+        said = f"{median(values):.0%}" if values else ""
+    return f"{'fires' if fired else 'silent'} {len(fired)} of {len(opinions)} ({said})"
+
+
+def mistakes(found: Sequence[Cell]) -> str:
+    """Every wrong or missing answer with what the agent said for itself."""
+    lines = []
+    for cell in found:
+        for record, one in cell.runs:
+            lines += [
+                f"- {cell.scenario.environment}, {cell.scenario.id}, run {record.repeat}: `{rule}` {one.outcomes[rule]}: {why}"
+                for rule, why in one.why.items()
+            ]
+            if record.failed:
+                lines.append(
+                    f"- {cell.scenario.environment}, {cell.scenario.id}, run {record.repeat}: {record.failed[:200]}"
+                )
+    return "\n".join(lines) + "\n" if lines else "None.\n"
+
+
+def whole(found: Sequence[Cell]) -> str:
+    """All tables, as lab-results/ has them."""
+    runs = sum(len(cell.runs) for cell in found)
+    right = sum(one.right for cell in found for _, one in cell.runs)
+    wrong = sum(one.wrong for cell in found for _, one in cell.runs)
+    spoilt = sum(len(cell.spoilt) for cell in found)
+    return (
+        f"{runs} runs of {len(found)} cells: {right} right, {wrong} wrong, {runs - right - wrong} with an unknown "
+        f"where an answer was due. Left out: {spoilt} in which the host took more than 5 % of this machine's CPUs.\n"
+        f"\n## By scenario\n\n{by_scenario(found)}\n## By finding\n\n{by_finding(found)}"
+        f"\n## Whom it blamed\n\n{confusion(found)}\n## Beside what one would have instead\n\n{side_by_side(found)}"
+        f"\n## Every answer that was not right\n\n{mistakes(found)}"
+    )
