@@ -64,8 +64,10 @@ FIRST_SPIN_SECONDS = 1.0
 ODD_SECONDS = 10.0
 #: A spin that waited in the run queue for this share of its time was contended ...
 WAITED_SHARE = 0.25
-#: ... and a short spin is one throw of the dice: so many more follow when contention seems to begin or to end.
+#: ... and a short spin is one throw of the dice: so many more follow when contention seems to begin or to end,
+#: far enough apart that another process's start, which takes the CPUs for seconds, does not meet most of them.
 MORE_SPINS = 4
+MORE_SECONDS = 4.0
 GOLDEN = 0.6180339887498949
 NAN = float("nan")
 
@@ -385,7 +387,7 @@ class Plan:
             self.contended, self.more = contended, MORE_SPINS
         if self.more and self.extra is None:
             self.more -= 1
-            self.soon(now + 1.5 + 1.5 * self.jitter(), 0)
+            self.soon(now + MORE_SECONDS * (0.8 + 0.4 * self.jitter()), 0)
 
 
 class Child:

@@ -18,7 +18,10 @@ SPAN = 60.0
 SHARE = Threshold(
     "run delay in spins", 0.25, "ratio", "a busy thread loses a quarter of its speed; 3 on 2 CPUs lose a third"
 )
-RECENT = Threshold("spins asked", 5, "", "the child repeats a spin that waited: one of 12 ms is a throw of the dice")
+RECENT = Threshold(
+    "spins asked", 5, "", "the child repeats a spin that waited, some seconds apart: one is a throw of the dice"
+)
+ENOUGH = Threshold("spins needed", 4, "", "they span twelve seconds, longer than another process takes to start")
 LEAST = Threshold("of them contended", 3, "", "most of them, and not one with a long wait")
 SELF = Threshold("own use", 0.7, "ratio", "above this share of all CPUs the container crowds itself")
 
@@ -31,7 +34,7 @@ def _judge(history: History) -> Judgement:
     beat = cpu.shares["suspended_contention"] if cpu else 0.0
     spun = view.causes.contention / view.wall if view.wall else 0.0
     waited = len(view.with_cause("contention", 0.001))
-    if spun >= SHARE.value > beat and waited < LEAST.value and len(view.spins) < RECENT.value:
+    if spun >= SHARE.value > beat and len(view.spins) < ENOUGH.value:
         return Unknown(
             f"{waited} of {len(view.spins)} short spins waited for a CPU: too few to tell", "wait half a minute"
         )
@@ -83,7 +86,7 @@ RULE = Rule(
     meaning="Threads that are ready wait in the run queue because all CPUs run something else; no limit is at work.",
     disproof="run delay in /proc/PID/schedstat grows by less than a quarter of a busy thread's wall time",
     needs=(SuspensionReading,),
-    thresholds=(SHARE, RECENT, LEAST, SELF),
+    thresholds=(SHARE, RECENT, ENOUGH, LEAST, SELF),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,

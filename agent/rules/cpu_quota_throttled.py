@@ -62,7 +62,7 @@ def _target(history: History, target: str) -> Judgement:
         last = proof[-1]
         text = (
             f"a burst was stopped after {last.end - last.start - last.gap_seconds:.3f} s of CPU and frozen "
-            f"for {last.longest:.3f} s; only the agent's own probe has met the limit so far"
+            f"for {last.longest:.3f} s; of late only the agent's own probe has met the limit"
         )
         return _present(history, target, "info", 0.9, (Evidence(text, last.longest, "seconds"), *evidence), limit)
     why = f"ready work was held {held.share:.1%} of the time" + (

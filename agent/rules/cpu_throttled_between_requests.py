@@ -38,9 +38,15 @@ EACH = Threshold("windows of each kind", 2, "", "one may be chance")
 COLLAPSED = Threshold("or available, on Cloud Run, at most", 0.2, "ratio", "no other limit of a service is that low")
 MOSTLY_GONE = Threshold("gone in nearly all windows, on Cloud Run", 0.8, "ratio", "then even one regime is telling")
 MOSTLY = Threshold("in flight for at least", 0.6, "ratio of a window", "a second's window rarely fits inside a request")
+PAUSES = Threshold(
+    "or pauses between requests, too short for a window", 6, "", "then the shape is asked, as without a signal"
+)
+IDLE = Threshold("which make up at least", 0.2, "ratio", "else there is no time between requests to speak of")
 SPELLS = Threshold("spells without CPU that ended", 3, "", "one or two episodes are not a pattern")
 #: This much around a transition belongs to neither kind: quotas change with a delay.
 MARGIN = 0.3
+#: Heartbeats are told of in windows of this length.
+WINDOW_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,7 @@ def _judge(history: History) -> Judgement:
     telling = [w for r in felt for w in (*digest(r).spins, *digest(r).large)]
     readings = history.window(RequestsReading, SPAN)
     if not readings:
-        return _infer(history, telling)
+        return _infer(history, telling, history.why_missing(RequestsReading, SPAN))
     windows = [w for r in felt for w in r.windows]
     timeline = [t for r in readings for t in r.transitions]
     if not timeline:
@@ -93,15 +99,16 @@ def _judge(history: History) -> Judgement:
     during = Side(tuple(w for w in windows if _in_flight(timeline, w) is True))
     between = Side(tuple(w for w in telling if _in_flight(timeline, w) is False))
     if len(between.windows) < EACH.value:
-        return Unknown("no spin fell between two requests in five minutes", "wait, or make spins more frequent")
+        return _too_fast(history, telling, timeline)
+    there = _during(during.windows, timeline, between.available)
     evidence = (
         Evidence(
             f"between requests {between.stopped:.0%} of {len(between.windows)} bursts were stopped; at most "
             f"{between.available:.0%} of the CPU is available", between.available, "ratio",
         ),
         Evidence(
-            f"during requests {during.available:.0%}" if during.windows else "no request was seen to compare with",
-            during.available if during.windows else None, "ratio",
+            f"during requests {there:.0%}" if during.windows else "no request was seen to compare with",
+            there if during.windows else None, "ratio",
         ),
         Evidence("requests in flight are told by: " + ", ".join(readings[-1].sources)),
     )  # fmt: skip
@@ -118,9 +125,31 @@ def _judge(history: History) -> Judgement:
         if settings.on_cloud_run(history):
             return Present("critical", 0.7, settings.scope(history), evidence, _advice(history))
         return Unknown("no request was in flight in five minutes, so there is nothing to compare with")
-    if during.available < THERE.value:
-        return Absent(f"the CPU is taken away during requests too ({during.available:.0%} available)", evidence)
+    if there < THERE.value:
+        return Absent(f"the CPU is taken away during requests too ({there:.0%} available)", evidence)
     return Present("critical", 0.95, settings.scope(history), evidence, _advice(history))
+
+
+def _during(windows: Sequence[Window], timeline: Sequence[Transition], between: float) -> float:
+    """Availability while requests were in flight, from windows of which that is the larger part.
+
+    What such a window lost in its smaller part is known: there the CPU was as available as ``between``
+    requests.  Only the rest was lost during requests.
+    """
+    flight = sum(busy_seconds(timeline, w.start, w.end) for w in windows)
+    whole = sum(w.end - w.start for w in windows)
+    lost = sum((1 - available(w)) * (w.end - w.start) for w in windows) - (whole - flight) * (1 - between)
+    return 1 - min(1.0, max(0.0, lost) / flight) if flight else 1.0
+
+
+def _too_fast(history: History, telling: Sequence[Window], timeline: Sequence[Transition]) -> Judgement:
+    """No window fell between two requests.  Where none fits, the shape may still tell."""
+    start, end = timeline[0].at, history.clock()
+    pauses = sum(not t.in_flight for t in timeline)
+    idle = end - start - busy_seconds(timeline, start, end)
+    if pauses < PAUSES.value or idle < IDLE.value * (end - start) or idle / pauses > WINDOW_SECONDS + 2 * MARGIN:
+        return Unknown("no spin fell between two requests in five minutes", "wait, or make spins more frequent")
+    return _infer(history, telling, ("requests follow each other too fast for a window between two", "wait"))
 
 
 def _in_flight(timeline: Sequence[Transition], window: Window) -> bool | None:
@@ -145,9 +174,8 @@ def busy_seconds(timeline: Sequence[Transition], start: float, end: float) -> fl
     return sum(max(0.0, b.at - max(a.at, start)) for a, b in spans if a.in_flight)
 
 
-def _infer(history: History, telling: Sequence[Window]) -> Judgement:
-    """No signal: look for two regimes among the windows that can tell."""
-    reason = history.why_missing(RequestsReading, SPAN)
+def _infer(history: History, telling: Sequence[Window], reason: tuple[str, str]) -> Judgement:
+    """No signal, for this reason: look for two regimes among the windows that can tell."""
     gone = [w for w in telling if stopped(w) or available(w) <= GONE.value]
     there = [w for w in telling if w.spin and w not in gone and available(w) >= THERE.value and _long_enough(w, gone)]
     if len(gone) < EACH.value or len(gone) <= CLEAR.value * len(telling):
@@ -221,7 +249,7 @@ RULE = Rule(
     "Background work, connection pools and work after the response crawl, and it looks like a slow database.",
     disproof="a burst of CPU with no request in flight runs at full speed",
     needs=(SuspensionReading,),
-    thresholds=(GONE, STOPPED, CLEAR, THERE, EACH, MOSTLY, MOSTLY_GONE, COLLAPSED, SPELLS),
+    thresholds=(GONE, STOPPED, CLEAR, THERE, EACH, MOSTLY, MOSTLY_GONE, COLLAPSED, SPELLS, PAUSES, IDLE),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,

@@ -17,45 +17,54 @@ class Share:
 
     def __init__(self, cores: Cores, held: int) -> None:
         self._cores, self.held = cores, held
+        self._starting = True
+
+    def started(self) -> None:
+        """The next run may start."""
+        if self._starting:
+            self._starting = False
+            self._cores.give(0, started=True)
 
     def shrink(self, cores: float) -> None:
         """Hold no more than this from now on."""
         back = max(0, self.held - self._cores.thousandths(cores))
-        self._cores.give(back)
         self.held -= back
+        self._cores.give(back)
 
 
 class Cores:
-    """A number of cores to share out."""
+    """A number of cores to share out. One run starts at a time: that takes the CPUs for a moment, whatever it needs later."""
 
     def __init__(self, total: float, stop: threading.Event) -> None:
         # Whole thousandths: sums of fractions would never come back to exactly what they were.
-        self.total = round(total * 1000)
-        self._free, self._changed, self._stop = self.total, threading.Condition(), stop
+        self._total = self._free = round(total * 1000)
+        self._changed, self._stop = threading.Condition(), stop
+        self._starting = False
 
     def thousandths(self, cores: float) -> int:
-        return min(self.total, round(cores * 1000))
+        return min(self._total, round(cores * 1000))
 
     @contextmanager
     def taken(self, cores: float) -> Iterator[Share]:
-        """Wait for this much, and give back what is held in the end."""
-        share = Share(self, self.thousandths(cores))
-        self.take(share.held)
-        try:
-            yield share
-        finally:
-            self.give(share.held)
-
-    def take(self, want: int) -> None:
-        """Raises Stopped."""
+        """Wait for this much and for one's turn to start; what is held is given back in the end. Raises Stopped."""
+        want = self.thousandths(cores)
         with self._changed:
-            while self._free < want:
+            while self._starting or self._free < want:
                 if self._stop.is_set():
                     raise Stopped
                 self._changed.wait(0.5)
             self._free -= want
+            self._starting = True
+        share = Share(self, want)
+        try:
+            yield share
+        finally:
+            share.started()
+            self.give(share.held)
 
-    def give(self, back: int) -> None:
+    def give(self, back: int, *, started: bool = False) -> None:
+        """Take back so many thousandths; with `started`, let the next one start."""
         with self._changed:
             self._free += back
+            self._starting = self._starting and not started
             self._changed.notify_all()

@@ -101,6 +101,7 @@ class Episode:
         for step in self.scenario.timeline:
             self._apply(place, step)
         self._wait(1.0)
+        share.started()
         began = time.monotonic()
         words = agent_words(place, ["doctor", "--json", "--for", f"{DOCTOR_SECONDS}s"])
         used, throttled = place.group.usage_seconds(), place.group.throttled_seconds()
@@ -122,6 +123,7 @@ class Episode:
         ready = place.agent.wait_for(lambda heard: "http://" in heard.text, START_SECONDS)
         url = "http://" + ready.text.partition("http://")[2].split("/")[0].split('"')[0]
         share.shrink(scenario.cores_from(0))
+        share.started()
         began, used, throttled, since = time.monotonic(), 0.0, 0.0, 0.0
         requests: Requests | None = None
         for index, step in enumerate(scenario.timeline):

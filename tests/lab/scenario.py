@@ -7,6 +7,7 @@ and `end`. The expectation says what is *true*, never what the agent happens to 
 | word | the right answer |
 |---|---|
 | present | the finding appears between onset and lift, still stands at lift, and is gone at the end |
+| eases | as present, but the limit stays: at the end it is gone, or a remark (severity info) that nobody is slow for |
 | lasting | as present, and its span reaches beyond the end |
 | absent | ruled out, with a number: neither a finding nor unknown |
 | unknown | it cannot be known here: neither a finding nor ruled out |
@@ -29,9 +30,11 @@ from agent.rules import RULES
 from tests.lab import loads
 
 DIRECTORY = Path(__file__).with_name("scenarios")
-Expectation = Literal["present", "lasting", "absent", "unknown", "silent", "either"]
+Expectation = Literal["present", "eases", "lasting", "absent", "unknown", "silent", "either"]
 #: Which of its cells a scenario has in a set: all, none, or those with one of these values.
 Chosen = bool | list[float | int | str]
+#: Words for a finding that must be made.
+DUE = frozenset({"present", "eases", "lasting"})
 NAMES = tuple(rule.id for rule in RULES)
 AGENT_CORES = 0.08
 GUEST_CORES = 0.1

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tests.lab.episode import Record
-from tests.lab.scenario import NAMES, Scenario
+from tests.lab.scenario import DUE, NAMES, Expectation, Scenario
 
 Outcome = Literal["hit", "miss", "false alarm", "unknown", "right", "either"]
 #: A run in which the host took more than this of all CPUs tells nothing: the machine itself was stalled.
@@ -82,14 +82,14 @@ def score(scenario: Scenario, record: Record) -> Score:
 
 def _judge(scenario: Scenario, record: Record, rule: str, result: Score) -> tuple[Outcome, str]:
     expected = scenario.expected(rule)
-    if rule == "cpu_stolen" and record.stolen >= STOLEN_SHARE and expected not in {"present", "lasting"}:
+    if rule == "cpu_stolen" and record.stolen >= STOLEN_SHARE and expected not in DUE:
         expected = "either"
     present = list(_intervals(record, rule))
     state = _state(record, "lift", rule)
     if expected == "either":
         return "either", ""
-    if expected in {"present", "lasting"}:
-        return _due(record, rule, present, expected == "present", result)
+    if expected in DUE:
+        return _due(record, rule, present, expected, result)
     if present:
         return "false alarm", f"said at {present[0][0]:.0f} s: {_evidence(record, rule)}"
     if expected == "silent":
@@ -102,7 +102,7 @@ def _judge(scenario: Scenario, record: Record, rule: str, result: Score) -> tupl
 
 
 def _due(
-    record: Record, rule: str, present: Sequence[tuple[float, float]], clears: bool, result: Score
+    record: Record, rule: str, present: Sequence[tuple[float, float]], expected: Expectation, result: Score
 ) -> tuple[Outcome, str]:
     onset, lift = record.marks.get("onset", 0.0), record.marks.get("lift", 0.0)
     if early := [begin for begin, _ in present if begin <= onset and lift > onset]:
@@ -116,9 +116,11 @@ def _due(
     result.found_seconds[rule] = round(found[0] - onset, 2)
     if _state(record, "lift", rule) != "present":
         return "miss", f"found after {found[0] - onset:.0f} s, and dropped before the stall ended"
-    if clears and record.marks["end"] > lift:
+    if expected != "lasting" and record.marks["end"] > lift:
         end = next(end for begin, end in present if end >= lift)
         if end == float("inf"):
+            if expected == "eases" and _severity(record, "end", rule) == "info":
+                return "hit", ""
             return "false alarm", f"still said {record.marks['end'] - lift:.0f} s after the stall"
         result.cleared_seconds[rule] = round(end - lift, 2)
     return "hit", ""
@@ -143,6 +145,11 @@ def _state(record: Record, mark: str, rule: str) -> str:
         if any(each["rule"] == rule for each in report.get(key, [])):
             return state
     return ""
+
+
+def _severity(record: Record, mark: str, rule: str) -> str:
+    findings = record.reports.get(mark, {}).get("findings", [])
+    return next((finding["severity"] for finding in findings if finding["rule"] == rule), "")
 
 
 def _because(record: Record, rule: str) -> str:

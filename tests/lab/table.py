@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tests.lab import rivals
 from tests.lab.episode import Record
-from tests.lab.scenario import NAMES, Scenario
+from tests.lab.scenario import DUE, NAMES, Scenario
 from tests.lab.score import NOBODY, Outcome, Score, score, usable
 
 
@@ -82,7 +82,7 @@ def by_scenario(found: Sequence[Cell]) -> str:
                 )
             )
             continue
-        due = [rule for rule in NAMES if scenario.expected(rule) in {"present", "lasting"}]
+        due = [rule for rule in NAMES if scenario.expected(rule) in DUE]
         hits = cell.outcomes("hit")
         rows.append(
             (

@@ -7,7 +7,7 @@ import pytest
 from agent.rules import BY_ID
 from agent.rules.rule import Absent, Judgement, Present, Unknown
 from probes.platform import Environment
-from tests.unit.builders import ALL_COUNT, CLEAN, NONE_COUNTS, Burst, Scene, beat, spin
+from tests.unit.builders import ALL_COUNT, CLEAN, NONE_COUNTS, Burst, Scene, beat, requests, spin, suspension
 
 NOT_HELP = "changing the billing mode will not help"
 GONE = Burst((0.095,), burn=0.005)
@@ -211,3 +211,40 @@ def test_a_quota_that_someone_moves_is_found_without_a_signal_and_said_to_be_inf
     judgement = judge(scene)
     assert isinstance(judgement, Present)
     assert judgement.confidence < 0.5
+
+
+def in_seconds(scene: Scene, pattern: list[tuple[float, float]], rounds: int) -> Scene:
+    """Slots whose seconds hold a request for the first part, and whose rest, or less, is taken away.
+
+    ``pattern``: (seconds in flight, seconds held) for each second of a slot.
+    """
+    for _ in range(rounds):
+        start = scene.clock()
+        changes, windows = [], []
+        for second, (flight, held) in enumerate(pattern):
+            changes += [(start + second, 1), (start + second + flight, 0)]
+            late = [0.09 - 0.02 * n for n in range(round(5 * held))]
+            windows.append(beat(start + second, late=late, cause="hidden"))
+        now = scene.clock.advance(float(len(pattern)))
+        scene.history.add(suspension(now, windows, seconds=float(len(pattern))))
+        scene.history.add(requests(now, 0, *changes, seconds=float(len(pattern))))
+    return scene
+
+
+@pytest.mark.parametrize(("held", "found"), [(0.2, True), (0.8, False)], ids=["after it only", "during it too"])
+def test_what_a_window_lost_after_the_request_is_not_held_against_the_request(held: float, found: bool) -> None:
+    """A request of 1.7 s does not end with a window: 0.3 s of the second one belong to the time after it."""
+    between, during, mixed = (0.0, 1.0), (1.0, 0.0 if found else 0.8), (0.7, held)
+    scene = in_seconds(cloud_run(), [during, mixed, between, between, between, between], 8)
+    judgement = judge(scene)
+    assert isinstance(judgement, Present if found else Absent), judgement
+
+
+@pytest.mark.parametrize(
+    ("flight", "held", "verdict"),
+    [(0.3, 0.6, Present), (0.3, 0.0, Unknown), (0.95, 0.6, Unknown)],
+    ids=["gone in between", "never gone, and no spin", "hardly a pause"],
+)
+def test_requests_too_fast_for_a_window_are_judged_by_the_shape(flight: float, held: float, verdict: type) -> None:
+    scene = in_seconds(cloud_run(), [(flight, held)] * 5, 12)
+    assert isinstance(judge(scene), verdict)

@@ -138,11 +138,12 @@ def test_one_spin_may_be_chance_and_two_convict(rule: str, spins: int) -> None:
     [
         ([0.012], Unknown),  # a throw of the dice
         ([0.012, 0.012], Unknown),
-        ([0.012] * 3, Present),
+        ([0.012] * 3, Unknown),
+        ([0.012] * 4, Present),
         ([0.0] * 4 + [0.09], Absent),  # one long wait is not contention, however long
         ([0.02, 0.0, 0.02, 0.0, 0.0], Absent),
         ([0.012, 0.0, 0.012, 0.0, 0.012], Present),
-        ([0.012] * 3 + [0.0] * 4, Absent),  # it is over: the last five count
+        ([0.012] * 4 + [0.0] * 4, Absent),  # it is over: the last five count
     ],
     ids=str,
 )
