@@ -35,6 +35,13 @@ class Taker:
         self._cores, self._want = cores, want
         self.thread = in_thread(self._run)
 
+    def holds(self) -> bool:
+        return self.share is not None
+
+    def started(self) -> None:
+        assert self.share is not None
+        self.share.started()
+
     def _run(self) -> None:
         try:
             with self._cores.taken(self._want) as self.share:
@@ -46,20 +53,19 @@ class Taker:
 def test_a_run_waits_for_another_to_start_and_for_room() -> None:
     cores = Cores(1.0, threading.Event())
     first = Taker(cores, 0.6)
-    assert eventually(lambda: first.share is not None)
+    assert eventually(first.holds)
     second = Taker(cores, 0.4)
     time.sleep(0.05)
-    assert second.share is None, "the first is starting"
-    assert first.share is not None
-    first.share.started()
-    assert eventually(lambda: second.share is not None)
-    assert second.share is not None
-    second.share.started()
+    assert not second.holds(), "the first is starting"
+    first.started()
+    assert eventually(second.holds)
+    second.started()
     third = Taker(cores, 0.3)
     time.sleep(0.05)
-    assert third.share is None, "there is no room"
+    assert not third.holds(), "there is no room"
+    assert first.share is not None
     first.share.shrink(0.2)
-    assert eventually(lambda: third.share is not None)
+    assert eventually(third.holds)
     for each in (first, second, third):
         each.end.set()
         each.thread.join(5)
@@ -74,8 +80,8 @@ def test_who_wants_more_than_there_is_gets_it_all_and_nobody_else_anything() -> 
         assert share.held == 1500
         other = Taker(cores, 0.05)
         time.sleep(0.05)
-        assert other.share is None
-    assert eventually(lambda: other.share is not None)
+        assert not other.holds()
+    assert eventually(other.holds)
     other.end.set()
 
 
