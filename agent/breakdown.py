@@ -104,6 +104,21 @@ def _grown(readings: Sequence[CgroupReading], field: str, path: str) -> float:
     return float(sum((getattr(r, field) or {}).get(path, 0.0) for r in readings))
 
 
+def cores_used(history: History, seconds: float, target: str = "", *, since: float = 0.0) -> float | None:
+    """Cores that the group with the lowest limit used, or the own group where none has one.
+
+    ``None`` when its use cannot be read.  Readings from before ``since`` (monotonic seconds) are left out.
+    """
+    window = history.window(CgroupReading, seconds, target)
+    readings = [r for r in window if r.usage_seconds and r.taken - r.seconds >= since]
+    wall = sum(r.seconds for r in readings)
+    if not wall:
+        return None
+    limits = readings[-1].limit_cores or {}
+    path = min(limits, key=limits.__getitem__, default=next(iter(readings[-1].usage_seconds or {})))
+    return _grown(readings, "usage_seconds", path) / wall
+
+
 def cpu(history: History, seconds: float) -> CpuBreakdown | None:
     """The CPU breakdown of the last ``seconds``; ``None`` while there is no heartbeat.
 

@@ -21,8 +21,9 @@ SHARE = Threshold(
 RECENT = Threshold(
     "spins asked", 5, "", "the child repeats a spin that waited, some seconds apart: one is a throw of the dice"
 )
-ENOUGH = Threshold("spins needed", 4, "", "they span twelve seconds, longer than another process takes to start")
 LEAST = Threshold("of them contended", 3, "", "most of them, and not one with a long wait")
+SPREAD = Threshold("first to last of these", 10.0, "seconds", "longer than another process takes to start")
+WHOLE = Threshold("use of the CPU limit", 0.9, "ratio", "without spins: who gets all of its limit is not contended")
 SELF = Threshold("own use", 0.7, "ratio", "above this share of all CPUs the container crowds itself")
 
 
@@ -33,23 +34,23 @@ def _judge(history: History) -> Judgement:
     cpu = breakdown.cpu(history, SPAN)
     beat = cpu.shares["suspended_contention"] if cpu else 0.0
     spun = view.causes.contention / view.wall if view.wall else 0.0
-    waited = len(view.with_cause("contention", 0.001))
-    if spun >= SHARE.value > beat and len(view.spins) < ENOUGH.value:
-        return Unknown(
-            f"{waited} of {len(view.spins)} short spins waited for a CPU: too few to tell", "wait half a minute"
-        )
-    share = max(beat, spun if waited >= LEAST.value else 0.0)
+    waited = view.with_cause("contention", 0.001)
+    spread = waited[-1].start - waited[0].start if waited else 0.0
+    if spun >= SHARE.value > beat and len(view.spins) < RECENT.value and spread < SPREAD.value:
+        return Unknown(f"{len(waited)} of {len(view.spins)} short spins waited: too few to tell", "wait half a minute")
+    share = max(beat, spun if len(waited) >= LEAST.value else 0.0)
+    used, platform = breakdown.cores_used(history, SPAN), settings.where(history)
     if not view.spins and beat < SHARE.value:
-        return Unknown("no spin in the last minute: the heartbeat alone does not feel contention")
-    used = _own_use(history)
+        return _without_spins(history, used)
+    use = used / platform.cpus if used is not None and platform is not None and platform.cpus else None
     evidence = (
         Evidence(f"a thread that wants to run waits {spun:.0%} of the time for a CPU", spun, "ratio"),
         Evidence(f"a thread that wakes up waits {beat:.0%} of the time", beat, "ratio"),
-        *([Evidence(f"this container itself uses {used:.0%} of all CPUs", used, "ratio")] if used is not None else []),
+        *([Evidence(f"this container itself uses {use:.0%} of all CPUs", use, "ratio")] if use is not None else []),
     )  # fmt: skip
     if share < SHARE.value:
         return Absent(f"run delay beyond the quota took {share:.1%} of the time", evidence)
-    own = used is not None and used >= SELF.value
+    own = use is not None and use >= SELF.value
     advice = Advice(
         OWN_ADVICE if own else ADVICE, _changes(history, own), "more CPU reserved or billed",
         "changing the billing mode or raising a CPU limit: no limit is the cause",
@@ -57,15 +58,14 @@ def _judge(history: History) -> Judgement:
     return Present("warning", 0.9, settings.scope(history), evidence, advice)
 
 
-def _own_use(history: History) -> float | None:
-    """CPU use of this container as a share of all CPUs."""
-    readings = [r for r in history.window(CgroupReading, SPAN) if r.usage_seconds]
-    platform = settings.where(history)
-    wall = sum(r.seconds for r in readings)
-    if not wall or platform is None or not platform.cpus:
-        return None
-    used = sum(next(iter((r.usage_seconds or {}).values()), 0.0) for r in readings)
-    return used / wall / platform.cpus
+def _without_spins(history: History, used: float | None) -> Judgement:
+    """No spin is made while a limit holds the work anyway; who gets all of that limit waits for nobody else."""
+    reading = history.latest(CgroupReading)
+    limit = reading.cpu_limit_cores if reading is not None else None
+    if limit and used is not None and used >= WHOLE.value * limit:
+        why = f"the container gets {used:.2f} of the {limit:.2f} cores of its limit: nothing else holds it up"
+        return Absent(why, (Evidence(why, used / limit, "ratio"),))
+    return Unknown("no spin in the last minute: the heartbeat alone does not feel contention")
 
 
 def _changes(history: History, own: bool) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ RULE = Rule(
     meaning="Threads that are ready wait in the run queue because all CPUs run something else; no limit is at work.",
     disproof="run delay in /proc/PID/schedstat grows by less than a quarter of a busy thread's wall time",
     needs=(SuspensionReading,),
-    thresholds=(SHARE, RECENT, ENOUGH, LEAST, SELF),
+    thresholds=(SHARE, RECENT, LEAST, SPREAD, WHOLE, SELF),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,

@@ -2,7 +2,8 @@
 
 Two degrees.  *Harm*: ready work was held, seen by late heartbeats that throttled time explains, or by
 throttled time itself.  *Latent*: nothing but the agent's own spin has met the limit, so a burst of the
-app would be frozen too; that is said at severity ``info`` because an idle container is not slow.
+app would be frozen too; that is said at severity ``info`` because an idle container is not slow.  An app
+that works and is not held has shown that its bursts are shorter than that: then the limit is no finding.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknow
 from probes.cgroup import CgroupReading
 from probes.suspension import SuspensionReading, Window
 
-SPAN, LOOK_BACK = 15.0, 600.0
+SPAN, WORK_SPAN, LOOK_BACK = 15.0, 60.0, 600.0
 SHARE = Threshold("suspended by the quota", 0.05, "ratio", "half of what an 80 % quota does to a busy app")
 SEVERE = Threshold("critical from", 0.5, "ratio", "more time frozen than running")
+FREE = Threshold("suspended by the quota, at most, to be free of it", 0.01, "ratio", "a burst a minute may meet it")
+WORK = Threshold("and used, at least", 0.02, "cores", "the app's own work: the agent uses a tenth of that")
 PERIODS = Threshold("throttled periods", 0.1, "ratio", "with the share above; never on this ratio alone")
 
 
@@ -60,9 +63,14 @@ def _target(history: History, target: str) -> Judgement:
     proof = [w for w in spins if w.end > since and _met(w)]
     if limit is not None and limit < 1 and proof:
         last = proof[-1]
+        burn = last.end - last.start - last.gap_seconds
+        used = breakdown.cores_used(history, WORK_SPAN, target, since=since)
+        if used is not None and used >= WORK.value and held.share <= FREE.value:
+            why = f"the app uses {used:.2f} of {limit:.2f} cores and is not held: its bursts are shorter than {burn:.3f} s"
+            return Absent(why, (Evidence(why, used, "cores"),))
         text = (
-            f"a burst was stopped after {last.end - last.start - last.gap_seconds:.3f} s of CPU and frozen "
-            f"for {last.longest:.3f} s; of late only the agent's own probe has met the limit"
+            f"a burst was stopped after {burn:.3f} s of CPU and frozen for {last.longest:.3f} s; "
+            "of late only the agent's own probe has met the limit"
         )
         return _present(history, target, "info", 0.9, (Evidence(text, last.longest, "seconds"), *evidence), limit)
     why = f"ready work was held {held.share:.1%} of the time" + (
@@ -107,7 +115,7 @@ RULE = Rule(
     ),
     disproof="nr_throttled in cpu.stat of the group stands still while the app is slow",
     needs=(SuspensionReading, CgroupReading),
-    thresholds=(SHARE, PERIODS, SEVERE),
+    thresholds=(SHARE, PERIODS, SEVERE, FREE, WORK),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,

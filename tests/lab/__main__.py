@@ -25,12 +25,15 @@ from tests.lab.episode import Episode, Record, complain
 from tests.lab.places import REPOSITORY, Stopped
 from tests.lab.scenario import Scenario, Selection, load
 from tests.lab.score import score, usable
+from tests.lab.witness import Witness
 
 RESULTS = Path("lab-results")
 RUNS = RESULTS / "runs.jsonl"
 #: Cores that runs may use together. The rest is for the harness, and so that no run contends with another.
-CORES_AT_ONCE = 1.6
+CORES_AT_ONCE = 1.5
 AT_ONCE = 16
+#: The longest that a lab may take.
+MOST_SECONDS = 6 * 3600.0
 #: A run that the host spoilt, or that did not come about, is made again so often.
 TRIES = 3
 
@@ -42,6 +45,7 @@ class Lab:
         self.cells, self.repeats, self.until_right = cells, repeats, until_right
         self.stop = threading.Event()
         self.cores = Cores(cores, self.stop)
+        self.witness = Witness(MOST_SECONDS)
         self.commit = _commit()
         self.records: list[Record] = []
 
@@ -67,7 +71,7 @@ class Lab:
     def _one(self, cell: Scenario, number: int) -> list[Record]:
         records: list[Record] = []
         for _ in range(TRIES):
-            episode = Episode(cell, number, self.cores, self.stop)
+            episode = Episode(cell, number, self.cores, self.witness, self.stop)
             record = episode.record
             try:
                 episode.run()

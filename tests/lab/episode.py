@@ -21,6 +21,7 @@ from tests.lab.cores import Cores, Share
 from tests.lab.places import PLACES, Heard, Place, Stopped, agent_words
 from tests.lab.process import Running
 from tests.lab.scenario import Requests, Scenario, Step
+from tests.lab.witness import Witness
 
 #: Booting and starting take this long at most; an emulated machine needs it.
 START_SECONDS = 120.0
@@ -47,6 +48,8 @@ class Record:
     """From outside, onset to lift: CPU `usage` of the group per second, `throttled` seconds per second."""
     stolen: float = 0.0
     """Share of all CPUs that the host took from this machine."""
+    crowded: float = 0.0
+    """What a busy thread without any limit lost on this machine, in the worst half minute of the run."""
     loads: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     """Load -> lines of its meter, each with `second`, when it was heard."""
     seconds: float = 0.0
@@ -66,8 +69,8 @@ def stolen_seconds() -> float:
 class Episode:
     """Runs one scenario once."""
 
-    def __init__(self, scenario: Scenario, repeat: int, cores: Cores, stop: threading.Event) -> None:
-        self.scenario, self._stop, self._cores = scenario, stop, cores
+    def __init__(self, scenario: Scenario, repeat: int, cores: Cores, witness: Witness, stop: threading.Event) -> None:
+        self.scenario, self._stop, self._cores, self._witness = scenario, stop, cores, witness
         self.record = Record(scenario.id, repeat, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
         self._name = f"lab{time.monotonic_ns() % 10**9}"
         self._stack = ExitStack()
@@ -92,6 +95,7 @@ class Episode:
                 self._watch(place, share)
         taken = stolen_seconds() - stolen
         self.record.seconds = round(time.monotonic() - start, 1)
+        self.record.crowded = round(self._witness.crowded(start, time.monotonic()), 3)
         self.record.stolen = round(taken / self.record.seconds / (os.cpu_count() or 1), 4)
         return self.record
 

@@ -36,8 +36,8 @@ Chosen = bool | list[float | int | str]
 #: Words for a finding that must be made.
 DUE = frozenset({"present", "eases", "lasting"})
 NAMES = tuple(rule.id for rule in RULES)
-AGENT_CORES = 0.08
-GUEST_CORES = 0.1
+AGENT_CORES = 0.03
+GUEST_CORES = 0.06
 """An emulated machine costs this much beside what its app does."""
 
 

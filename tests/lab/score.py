@@ -17,6 +17,10 @@ Outcome = Literal["hit", "miss", "false alarm", "unknown", "right", "either"]
 SPOILT_SHARE = 0.05
 #: From here on what the host took is a true finding, and not of the scenario's making.
 STOLEN_SHARE = 0.01
+#: From here on a busy thread outside every scenario lost so much that the machine was crowded (by other runs).
+CROWDED_SHARE = 0.1
+#: What is true on a crowded machine: of its own kernel, and of a guest's, whose virtual CPUs wait.
+CROWDED_RULES = {"plain": "cpu_contended", "guest": "cpu_stolen"}
 #: Told on every kernel in its own words: what the verdict blames.
 CULPRITS: Mapping[str, str] = {
     "cpu_throttled_between_requests": "between requests",
@@ -82,7 +86,10 @@ def score(scenario: Scenario, record: Record) -> Score:
 
 def _judge(scenario: Scenario, record: Record, rule: str, result: Score) -> tuple[Outcome, str]:
     expected = scenario.expected(rule)
-    if rule == "cpu_stolen" and record.stolen >= STOLEN_SHARE and expected not in DUE:
+    true_too = {"cpu_stolen"} if record.stolen >= STOLEN_SHARE else set()
+    if record.crowded >= CROWDED_SHARE:
+        true_too.add(CROWDED_RULES.get(scenario.environment, ""))
+    if rule in true_too and expected not in DUE:
         expected = "either"
     present = list(_intervals(record, rule))
     state = _state(record, "lift", rule)

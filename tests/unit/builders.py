@@ -199,7 +199,7 @@ class Scene:
 
     def run(
         self, seconds: float, *, gap: float = 0.0, cause: Cause = "nobody", spins: Burst | None = CLEAN,
-        limit: float | None = None, in_flight: int | None = None, usage: float = 0.1,
+        limit: float | None = None, in_flight: int | None = None, usage: float = 0.004,
     ) -> Scene:  # fmt: skip
         """Let time pass while the last ``gap`` seconds of every 100 ms are taken from work that is ready.
 

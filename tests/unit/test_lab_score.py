@@ -113,6 +113,15 @@ def test_what_the_host_really_took_is_no_false_alarm() -> None:
     assert score(scenario(expected="absent"), run).outcomes["cpu_stolen"] == "false alarm"
 
 
+@pytest.mark.parametrize(("environment", "rule"), [("plain", "cpu_contended"), ("guest", "cpu_stolen")])
+def test_what_other_runs_really_took_is_no_false_alarm_either(environment: str, rule: str) -> None:
+    scene = scenario(rule, "absent", environment=environment)
+    run = record((20.0, "present"), rule=rule, crowded=0.3)
+    assert score(scene, run).outcomes[rule] == "either"
+    run.crowded = 0.02
+    assert score(scene, run).outcomes[rule] == "false alarm"
+
+
 @pytest.mark.parametrize(("stolen", "skipped", "good"), [(0.0, "", True), (0.2, "", False), (0.0, "no QEMU", False)])
 def test_a_run_on_a_machine_without_its_cpus_is_left_out(stolen: float, skipped: str, good: bool) -> None:
     assert usable(record(stolen=stolen, skipped=skipped)) is good

@@ -138,8 +138,7 @@ def test_one_spin_may_be_chance_and_two_convict(rule: str, spins: int) -> None:
     [
         ([0.012], Unknown),  # a throw of the dice
         ([0.012, 0.012], Unknown),
-        ([0.012] * 3, Unknown),
-        ([0.012] * 4, Present),
+        ([0.012] * 3, Present),
         ([0.0] * 4 + [0.09], Absent),  # one long wait is not contention, however long
         ([0.02, 0.0, 0.02, 0.0, 0.0], Absent),
         ([0.012, 0.0, 0.012, 0.0, 0.012], Present),
@@ -153,6 +152,24 @@ def test_contention_is_what_most_of_the_last_spins_met(waits: list[float], verdi
         windows = [beat(scene.clock()), spin(scene.clock() + 2.0, gaps=[wait] if wait else [], cause="contention")]
         scene.slot(windows)
     assert isinstance(BY_ID["cpu_contended"].judge(scene.history), verdict)
+
+
+@pytest.mark.parametrize(("used", "verdict"), [(0.2, Absent), (0.1, Unknown)], ids=["all of it", "half of it"])
+def test_who_gets_all_of_its_limit_waits_for_nobody_else(used: float, verdict: type) -> None:
+    """While a quota holds the work no spin is made: what the group got tells whether others held it up too."""
+    scene = Scene().run(60, gap=0.08, spins=None, cause="quota", limit=0.2, usage=used)
+    assert isinstance(BY_ID["cpu_contended"].judge(scene.history), verdict)
+
+
+@pytest.mark.parametrize(
+    ("usage", "found"), [(0.004, True), (0.1, False)], ids=["asleep: nobody has tried", "at work and not held"]
+)
+def test_a_limit_that_only_the_agents_spin_has_met_is_none_for_an_app_that_works_under_it(
+    usage: float, found: bool
+) -> None:
+    scene = Scene().run(60, spins=Burst((0.05,), burn=0.05), cause="quota", limit=0.5, usage=usage)
+    judgement = BY_ID["cpu_quota_throttled"].judge(scene.history)
+    assert isinstance(judgement, Present if found else Absent), judgement
 
 
 def test_throttled_time_in_few_of_many_periods_is_no_harm() -> None:
