@@ -117,8 +117,9 @@ def _judge(history: History) -> Judgement:
             f"CPU was available {between.available:.1%} of the time between requests: "
             "changing the billing mode will not help", evidence,
         )  # fmt: skip
-    if between.stopped < STOPPED.value and between.available > GONE.value:
-        return Unknown(f"{between.stopped:.0%} of the bursts between requests were stopped: too mixed to tell")
+    hits = sum(map(stopped, between.windows))
+    if hits < EACH.value or (between.stopped < STOPPED.value and between.available > GONE.value):
+        return Unknown(f"{hits} of {len(between.windows)} bursts between requests were stopped: too few to tell")
     if _constant_limit(history, between.windows):
         return Absent("a CPU limit that stayed the same explains the gaps, requests or none", evidence)
     if len(during.windows) < EACH.value:

@@ -60,6 +60,16 @@ def test_some_stopped_bursts_between_requests_neither_convict_nor_clear() -> Non
     assert isinstance(judge(scene), Unknown)
 
 
+@pytest.mark.parametrize(("hits", "verdict"), [(1, Unknown), (2, Present)])
+def test_one_stopped_burst_of_two_may_be_a_neighbours(hits: int, verdict: type) -> None:
+    """gVisor cannot count contention: a single gap between requests was one, beside other work."""
+    scene = cloud_run()
+    for number in range(2):
+        scene.run(5, spins=Burst((0.02,), burn=0.01) if number < hits else CLEAN, cause="hidden", in_flight=0)
+        scene.run(15, spins=None, cause="hidden", in_flight=0)
+    assert isinstance(judge(scene), verdict)
+
+
 def test_on_cloud_run_the_advice_is_the_flag_and_the_annotation_of_this_service() -> None:
     judgement = judge(billed_by_request(cloud_run(), told=True))
     assert isinstance(judgement, Present)
