@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from tests.lab.witness import Witness
 #: Booting and starting take this long at most; an emulated machine needs it.
 START_SECONDS = 120.0
 ANSWER_SECONDS = 45.0
+PUSH_SECONDS = 5.0
 #: What starting an agent takes for a moment: more of them at once would contend, and truly so.
 BOOT_CORES = {"plain": 0.5, "gvisor": 0.5, "guest": 1.2}
 DOCTOR_SECONDS = 15
@@ -192,13 +193,20 @@ class Episode:
             if requests.lifts and requests.quota is not None:
                 place.group.set_quota(None)
             if requests.signal:
-                place.agent.do("push", url=url, in_flight=1)
+                self._tell(place, url, 1)
             self._pause(requests.lasting)
             if requests.signal:
-                place.agent.do("push", url=url, in_flight=0)
+                self._tell(place, url, 0)
             if requests.lifts and requests.quota is not None:
                 place.group.set_quota(requests.quota)
         self._pause(deadline - time.monotonic())
+
+    def _tell(self, place: Place, url: str, in_flight: int) -> None:
+        """As an app does: the response leaves when this has been taken, and the platform acts on the response."""
+        since = len(place.agent.heard)
+        place.agent.do("push", url=url, in_flight=in_flight)
+        with suppress(TimeoutError):
+            place.agent.wait_for(lambda heard: heard.record.get("pushed") == in_flight, PUSH_SECONDS, since)
 
     def _pause(self, seconds: float) -> None:
         if self._stop.wait(max(0.0, seconds)):

@@ -10,7 +10,7 @@ while nothing is asked, and ends, with what it started, when its input does.
 | ``{"do": "start", "words": [...], "env": {...}}`` | what the process prints |
 | ``{"do": "health", "url": ..., "mark": ...}`` | ``{"mark": ..., "health": {...}}``, or ``"failed"`` with the reason |
 | ``{"do": "doctor", "words": [...], "mark": ...}`` | the same, from what the command prints |
-| ``{"do": "push", "url": ..., "in_flight": n}`` | nothing |
+| ``{"do": "push", "url": ..., "in_flight": n}`` | ``{"pushed": n}`` once the agent has taken it |
 | ``{"do": "write", "path": ..., "text": ...}`` | nothing, or ``{"failed": ...}`` |
 """
 
@@ -73,6 +73,7 @@ def push(url: str, in_flight: int) -> None:
         headers={"Content-Type": "application/json"},
     )
     urllib.request.urlopen(request, timeout=TIMEOUT).close()
+    say(pushed=in_flight)
 
 
 def write(path: str, text: str) -> None:
