@@ -1,8 +1,9 @@
 """When probes run: jittered slots, time-outs, a budget.  The only place that catches a probe's exception.
 
-News from a probe brings the slots forward (:meth:`Schedule.nudge`), so they can be rare.  Deadlines are absolute and monotonic; a slot that was missed is counted and skipped, never caught up,
-so a suspended agent does not wake to a burst of its own making.  Slots that fall close together run in
-one wake-up.  One second apart, a *pulse* notes that the loop is alive: it is the witness by which the
+News from a probe brings the slots forward (:meth:`Schedule.nudge`), so they can be rare.  Deadlines are
+absolute and monotonic; a slot that was missed is counted and skipped, never caught up, so a suspended
+agent does not wake to a burst of its own making.  Slots that fall close together run in one wake-up; a
+probe that is slow reports when it is back, and the others do not wait for it.  One second apart, a *pulse* notes that the loop is alive: it is the witness by which the
 suspension probe tells a frozen instance from a stopped child, and its lateness is exported.
 """
 
@@ -14,7 +15,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,8 @@ JITTER_SHARE = 0.1
 NUDGE_SECONDS = 4.0
 #: Probes that come more rarely than this are not concerned by news.
 NUDGED_EVERY = 30.0
+#: A probe that is not back after this long, such as one that asks a dead server, no longer holds up the report.
+PATIENCE_SECONDS = 0.5
 _GOLDEN = 0.6180339887498949
 
 OUTCOMES = ("ok", "no_data", "failed", "timeout", "skipped")
@@ -81,8 +84,8 @@ class Entry:
     timeout: float
     due: float = 0.0
     outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
-    last_error: str = ""
     last_success: float | None = None
+    running: bool = False
 
 
 class Schedule:
@@ -108,6 +111,7 @@ class Schedule:
         self._turn = 0
         self._last_turn = clock()
         self._news = asyncio.Event()
+        self._late: set[asyncio.Task[Reading | None]] = set()
 
     def add(self, probe: Probe[Reading], every: float, timeout: float | None = None) -> None:
         """Schedule a probe each ``every`` seconds; a read may take ``timeout`` (default: 80 % of that)."""
@@ -147,6 +151,10 @@ class Schedule:
         due = [entry for entry in self.entries if entry.due <= now + entry.every * EARLY_SHARE]
         self._turn += 1
         skip = self._over_budget() and self._turn % 2 == 0
+        for entry in [entry for entry in due if entry.running]:  # never two reads of one probe at once
+            entry.outcomes["skipped"] += 1
+            entry.due = now + entry.every
+            due.remove(entry)
         for entry in due:
             missed = int((now - entry.due) / entry.every) if now > entry.due else 0
             entry.outcomes["skipped"] += missed + (1 if skip else 0)
@@ -154,7 +162,24 @@ class Schedule:
             entry.due = now + entry.every * jitter
         if skip or not due:
             return
-        results = await asyncio.gather(*(self._read(entry) for entry in due))
+        tasks = [asyncio.create_task(self._read(entry)) for entry in due]
+        try:
+            await asyncio.wait(tasks, timeout=PATIENCE_SECONDS)
+        except asyncio.CancelledError:
+            self._late.update(tasks)
+            raise
+        for task in tasks:
+            if not task.done():
+                self._late.add(task)
+                task.add_done_callback(self._came_late)
+        self._tell([task.result() for task in tasks if task.done()])
+
+    def _came_late(self, task: asyncio.Task[Reading | None]) -> None:
+        self._late.discard(task)
+        if not task.cancelled():
+            self._tell([task.result()])
+
+    def _tell(self, results: Sequence[Reading | None]) -> None:
         try:
             self._after([reading for reading in results if reading is not None])
         except Exception:  # a defect in judging or telling must not end the measuring; the old report stays
@@ -163,7 +188,7 @@ class Schedule:
 
     async def _read(self, entry: Entry) -> Reading | None:
         """One slot of one probe: whatever happens, it ends here."""
-        probe = entry.probe
+        probe, entry.running = entry.probe, True
         try:
             async with asyncio.timeout(entry.timeout):
                 reading = await probe.read()
@@ -177,18 +202,22 @@ class Schedule:
             self._miss(entry, "failed", NoData(f"the probe failed: {type(error).__name__}"))
         else:
             entry.outcomes["ok"] += 1
-            entry.last_error, entry.last_success = "", time.time()
+            entry.last_success = time.time()
             self._history.add(reading)
             return reading
+        finally:
+            entry.running = False
         return None
 
     def _miss(self, entry: Entry, outcome: str, reason: NoData) -> None:
         entry.outcomes[outcome] += 1
-        entry.last_error = reason.because
         self._history.miss(entry.probe.reading_type, entry.probe.target, reason)
 
     async def aclose(self) -> None:
         """Close every probe; a failure to close does not keep the others open."""
+        for task in self._late:
+            task.cancel()
+        await asyncio.gather(*self._late, return_exceptions=True)
         await _close_all(entry.probe for entry in self.entries)
 
 
