@@ -33,7 +33,7 @@ from probes.suspension import SuspensionProbe
 #: Time between two spins of each length where the kernel's own counters can be believed, and where not:
 #: there the ladder is climbed from time to time, because nothing else would show a mild quota.
 SPIN_EVERY_SEEN = (24.0, 0.0, 0.0, 0.0)
-SPIN_EVERY_BLIND = (9.0, 300.0, 1800.0, 3600.0)
+SPIN_EVERY_BLIND = (15.0, 60.0, 1800.0, 3600.0)
 
 
 class Agent:

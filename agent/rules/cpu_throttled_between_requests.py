@@ -36,6 +36,12 @@ STOPPED = Threshold(
 CLEAR = Threshold("bursts stopped between requests, at most, to clear", 0.1, "ratio", "between the two nobody can tell")
 EACH = Threshold("windows of each kind", 2, "", "one may be chance")
 COLLAPSED = Threshold("or available, on Cloud Run, at most", 0.2, "ratio", "no other limit of a service is that low")
+LONG = Threshold(
+    "gap of two of them that no quota counter explains",
+    0.06,
+    "seconds",
+    "unthrottled noise reaches 41 ms beside heavy neighbours (FIELD-NOTES 2); Cloud Run leaves gaps of up to 95",
+)
 MOSTLY_GONE = Threshold("gone in nearly all windows, on Cloud Run", 0.8, "ratio", "then even one regime is telling")
 MOSTLY = Threshold("in flight for at least", 0.6, "ratio of a window", "a second's window rarely fits inside a request")
 PAUSES = Threshold(
@@ -112,6 +118,11 @@ def _judge(history: History) -> Judgement:
         ),
         Evidence("requests in flight are told by: " + ", ".join(readings[-1].sources)),
     )  # fmt: skip
+    return _weigh(history, between, there if len(during.windows) >= EACH.value else None, evidence)
+
+
+def _weigh(history: History, between: Side, there: float | None, evidence: tuple[Evidence, ...]) -> Judgement:
+    """The verdict on the time between requests, and during them (``there``; ``None``: too few windows)."""
     if between.stopped <= CLEAR.value and between.available >= THERE.value:
         return Absent(
             f"CPU was available {between.available:.1%} of the time between requests: "
@@ -120,15 +131,23 @@ def _judge(history: History) -> Judgement:
     hits = sum(map(stopped, between.windows))
     if hits < EACH.value or (between.stopped < STOPPED.value and between.available > GONE.value):
         return Unknown(f"{hits} of {len(between.windows)} bursts between requests were stopped: too few to tell")
+    if not _proved(between.windows):
+        return Unknown("the gaps between requests are short enough to be a neighbour's", "wait")
     if _constant_limit(history, between.windows):
         return Absent("a CPU limit that stayed the same explains the gaps, requests or none", evidence)
-    if len(during.windows) < EACH.value:
+    if there is None:
         if settings.on_cloud_run(history):
             return Present("critical", 0.7, settings.scope(history), evidence, _advice(history))
         return Unknown("no request was in flight in five minutes, so there is nothing to compare with")
     if there < THERE.value:
         return Absent(f"the CPU is taken away during requests too ({there:.0%} available)", evidence)
     return Present("critical", 0.95, settings.scope(history), evidence, _advice(history))
+
+
+def _proved(windows: Sequence[Window]) -> bool:
+    """Whether two of these gaps cannot be another thread's turn: the kernel counted a quota, or they are too long."""
+    long = [w for w in windows if attribute(w).quota * 2 > w.gap_seconds > 0 or w.longest >= LONG.value]
+    return len(long) >= EACH.value
 
 
 def _during(windows: Sequence[Window], timeline: Sequence[Transition], between: float) -> float:
@@ -197,6 +216,8 @@ def _infer(history: History, telling: Sequence[Window], reason: tuple[str, str])
         Evidence("inferred from the shape alone: " + reason[0]),
     )  # fmt: skip
     cloud = settings.on_cloud_run(history)
+    if not _proved(gone):
+        return Unknown("gaps are seen, short enough to be a neighbour's, and " + reason[0], reason[1])
     if _constant_limit(history, gone):
         return Absent("a CPU limit that stayed the same explains the gaps", evidence)
     enough = len(gone) >= EACH.value and len(there) >= EACH.value and _spells(gone, there) >= SPELLS.value
@@ -250,7 +271,7 @@ RULE = Rule(
     "Background work, connection pools and work after the response crawl, and it looks like a slow database.",
     disproof="a burst of CPU with no request in flight runs at full speed",
     needs=(SuspensionReading,),
-    thresholds=(GONE, STOPPED, CLEAR, THERE, EACH, MOSTLY, MOSTLY_GONE, COLLAPSED, SPELLS, PAUSES, IDLE),
+    thresholds=(GONE, STOPPED, CLEAR, THERE, EACH, LONG, MOSTLY, MOSTLY_GONE, COLLAPSED, SPELLS, PAUSES, IDLE),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.lab import loads
-from tests.lab.cores import Cores, Share
+from tests.lab.cores import HEAVY_CORES, Cores, Share
 from tests.lab.places import PLACES, Heard, Place, Stopped, agent_words
 from tests.lab.process import Running
 from tests.lab.scenario import Requests, Scenario, Step
@@ -28,7 +28,9 @@ START_SECONDS = 120.0
 ANSWER_SECONDS = 45.0
 PUSH_SECONDS = 5.0
 #: What starting an agent takes for a moment: more of them at once would contend, and truly so.
-BOOT_CORES = {"plain": 0.5, "gvisor": 0.5, "guest": 1.2}
+BOOT_CORES = {"plain": 0.2, "gvisor": 0.4, "guest": 1.0}
+#: The weight of a heavy run's group: it uses what the others leave.
+HEAVY_WEIGHT = 32
 DOCTOR_SECONDS = 15
 
 
@@ -89,6 +91,9 @@ class Episode:
                 PLACES[self.scenario.environment](limit, self._stop, self.scenario.agent == "sidecar")
             )
             self._stack.callback(self._lift)
+            alone = any(step.neighbours for step in self.scenario.timeline)
+            if self.scenario.cores_from(0) >= HEAVY_CORES and not alone:
+                place.group.set_weight(HEAVY_WEIGHT)
             place.agent.wait_for(lambda heard: heard.record.get("inside") == "ready", START_SECONDS)
             if self.scenario.command == "doctor":
                 self._doctor(place, share)

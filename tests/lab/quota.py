@@ -62,6 +62,10 @@ class CpuGroup:
         (self._cpu / "cpu.cfs_quota_us").write_text(str(usec))
         self.quota = cores
 
+    def set_weight(self, shares: int) -> None:
+        """cpu.shares: what it gets beside others when there is not enough; 1024 is usual, 2 the least."""
+        (self._cpu / "cpu.shares").write_text(str(shares))
+
     def add(self, pid: int) -> None:
         """Move a running process here, all its threads with it. On close it is moved back, not killed."""
         self._added.add(pid)

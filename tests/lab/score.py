@@ -19,8 +19,8 @@ SPOILT_SHARE = 0.05
 STOLEN_SHARE = 0.01
 #: From here on a busy thread outside every scenario lost so much that the machine was crowded (by other runs).
 CROWDED_SHARE = 0.1
-#: What is true on a crowded machine: of its own kernel, and of a guest's, whose virtual CPUs wait.
-CROWDED_RULES = {"plain": "cpu_contended", "guest": "cpu_stolen"}
+#: What is true on a crowded machine: told by its own kernel, and in sandboxes and guests, which cannot see by whom.
+CROWDED_RULES = {"plain": {"cpu_contended"}, "gvisor": {"cpu_suspended"}, "guest": {"cpu_stolen", "cpu_suspended"}}
 #: Told on every kernel in its own words: what the verdict blames.
 CULPRITS: Mapping[str, str] = {
     "cpu_throttled_between_requests": "between requests",
@@ -88,7 +88,7 @@ def _judge(scenario: Scenario, record: Record, rule: str, result: Score) -> tupl
     expected = scenario.expected(rule)
     true_too = {"cpu_stolen"} if record.stolen >= STOLEN_SHARE else set()
     if record.crowded >= CROWDED_SHARE:
-        true_too.add(CROWDED_RULES.get(scenario.environment, ""))
+        true_too |= CROWDED_RULES[scenario.environment]
     if rule in true_too and expected not in DUE:
         expected = "either"
     present = list(_intervals(record, rule))

@@ -85,6 +85,26 @@ def test_who_wants_more_than_there_is_gets_it_all_and_nobody_else_anything() -> 
     other.end.set()
 
 
+def test_one_heavy_run_goes_at_a_time_and_small_ones_beside_it() -> None:
+    cores = Cores(3.0, threading.Event())
+    heavy = Taker(cores, 1.0)
+    assert eventually(heavy.holds)
+    heavy.started()
+    other, small = Taker(cores, 0.7), Taker(cores, 0.2)
+    assert eventually(small.holds)
+    small.started()
+    time.sleep(0.05)
+    assert not other.holds()
+    assert heavy.share is not None
+    heavy.share.shrink(0.1)
+    assert eventually(other.holds), "the first has become small"
+    for each in (heavy, other, small):
+        each.end.set()
+        each.thread.join(5)
+    with cores.taken(3.0) as everything:
+        assert everything.held == 3000
+
+
 def test_a_share_never_grows() -> None:
     with Cores(1.0, threading.Event()).taken(0.2) as share:
         share.shrink(0.9)

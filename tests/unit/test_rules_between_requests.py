@@ -46,10 +46,20 @@ def test_the_cpu_that_goes_when_requests_end_is_found_and_inference_is_less_sure
 def test_a_burst_that_was_stopped_late_in_a_period_does_not_clear_the_time_between_requests() -> None:
     """Spins of 12 ms that begin late in a period are stopped for 20 ms only: 37 % held, and yet the CPU is gone."""
     scene = cloud_run()
-    for _ in range(4):
-        scene.run(40, spins=Burst((0.02,), burn=0.034), cause="hidden", in_flight=0)
+    for late in (True, False, True, False):
+        scene.run(40, spins=Burst((0.02,), burn=0.034) if late else GONE, cause="hidden", in_flight=0)
         scene.run(20, spins=CLEAN, cause="hidden", in_flight=2)
     assert isinstance(judge(scene), Present)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "inferred"])
+def test_gaps_as_short_as_a_neighbours_turn_convict_nobody(told: bool) -> None:
+    """gVisor beside heavy neighbours: every burst is stopped for 40 ms, and nothing there counts contention."""
+    scene = cloud_run()
+    for _ in range(4):
+        scene.run(40, spins=Burst((0.04,), burn=0.012), cause="hidden", in_flight=0 if told else None)
+        scene.run(20, spins=CLEAN, cause="hidden", in_flight=2 if told else None)
+    assert isinstance(judge(scene), Unknown)
 
 
 def test_some_stopped_bursts_between_requests_neither_convict_nor_clear() -> None:
@@ -65,7 +75,7 @@ def test_one_stopped_burst_of_two_may_be_a_neighbours(hits: int, verdict: type) 
     """gVisor cannot count contention: a single gap between requests was one, beside other work."""
     scene = cloud_run()
     for number in range(2):
-        scene.run(5, spins=Burst((0.02,), burn=0.01) if number < hits else CLEAN, cause="hidden", in_flight=0)
+        scene.run(5, spins=Burst((0.09,), burn=0.005) if number < hits else CLEAN, cause="hidden", in_flight=0)
         scene.run(15, spins=None, cause="hidden", in_flight=0)
     assert isinstance(judge(scene), verdict)
 
