@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,6 +44,8 @@ SILENT_SECONDS = 12.0
 #: it is longer than the agent's pulse (0.9 s), so a loop that ran was surely seen in it.
 LONG_GAP_SECONDS = 1.5
 
+#: Of /proc/PID/cgroup the lines of the v1 cpu controller and of the unified hierarchy.
+_CPU_GROUP = re.compile(rb"\d+:(?:(?:[^:]*,)?cpu(?:,[^:]*)?)?:")
 _GAP_BUCKETS = spinner.BUCKETS
 #: As an import and not as a script, so that its compiled form is used: 15 ms of CPU at every start.  The
 #: folder goes last on the path, because it holds names (``platform``) that the standard library has too.
@@ -193,9 +196,11 @@ class SuspensionProbe:
     def _place(self) -> bytes:
         """The child's cgroup membership: when somebody moves it, its counters are another group's."""
         try:
-            return (self._root / f"proc/{self.child_pid}/cgroup").read_bytes()
+            lines = (self._root / f"proc/{self.child_pid}/cgroup").read_bytes().splitlines()
         except OSError:
             return b""
+        # Only where its CPU comes from: who moves it in another hierarchy, such as the freezer's, moves no quota.
+        return b"\n".join(line for line in lines if _CPU_GROUP.match(line))
 
     async def read(self) -> SuspensionReading:
         """Drain the pipe and sum up.

@@ -18,6 +18,7 @@ from typing import Any
 
 from tests.lab import loads
 from tests.lab.cores import HEAVY_CORES, Cores, Share
+from tests.lab.freezer import Freezer
 from tests.lab.places import PLACES, Heard, Place, Stopped, agent_words
 from tests.lab.process import Running
 from tests.lab.scenario import Requests, Scenario, Step
@@ -95,6 +96,8 @@ class Episode:
             if self.scenario.cores_from(0) >= HEAVY_CORES and not alone:
                 place.group.set_weight(HEAVY_WEIGHT)
             place.agent.wait_for(lambda heard: heard.record.get("inside") == "ready", START_SECONDS)
+            if any(step.by == "freezer" for step in self.scenario.timeline):
+                place.freezer = self._stack.enter_context(Freezer(place.group.pids()))
             if self.scenario.command == "doctor":
                 self._doctor(place, share)
             else:
@@ -136,8 +139,10 @@ class Episode:
         share.started()
         began, used, throttled, since = time.monotonic(), 0.0, 0.0, 0.0
         requests: Requests | None = None
+        slip = 0.0  # what answers took: a throttled place is slow to give them, and the phases keep their length
         for index, step in enumerate(scenario.timeline):
-            self._wait(began + step.at - time.monotonic(), place, url, requests)
+            self._wait(began + slip + step.at - time.monotonic(), place, url, requests)
+            asked = time.monotonic()
             if step.mark:
                 if step.mark == "lift" or (step.mark == "end" and "lift" not in self.record.marks):
                     self._ask(place, url, "lift")
@@ -147,6 +152,7 @@ class Episode:
                     self._ask(place, url, step.mark)
                 used, throttled, since = place.group.usage_seconds(), place.group.throttled_seconds(), time.monotonic()
                 self.record.marks[step.mark] = round(since - began, 2)
+            slip += time.monotonic() - asked
             share.shrink(scenario.cores_from(index))
             requests = None if step.mark == "lift" else step.requests or requests
             self._apply(place, step)

@@ -1,4 +1,4 @@
-"""The cgroup v1 freezer: how a container runtime pauses a container.
+"""The cgroup v1 freezer: how a container runtime pauses a container, which is in such a group from its start.
 
 A frozen group cannot be killed, so thawing comes first in everything that ends it, and the next run thaws
 what a killed harness left.
@@ -18,7 +18,7 @@ from tests.lab.quota import PREFIX, own_group, sweep
 
 
 class Freezer:
-    """`with Freezer(pids) as freezer: freezer.freeze(3.0)`"""
+    """`with Freezer(pids) as freezer: freezer.set("FROZEN")`; what these start later is in it too."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._pids = tuple(pids)

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,14 +99,15 @@ class Place:
     def __init__(self, group: CpuGroup, app: Session, agent: Session, python: str, loads_file: Path | str) -> None:
         self.group, self.app, self.agent = group, app, agent
         self.python, self.loads_file = python, loads_file
+        self.freezer: Freezer | None = None
 
     def stand_still(self, by: str) -> Callable[[], None]:
         """Stop everything in the app's group; the function that is returned lets it go on."""
         pids = self.group.pids()
         if by == "freezer":
-            freezer = Freezer(pids).__enter__()
-            freezer.set("FROZEN")
-            return freezer.close
+            assert self.freezer is not None
+            self.freezer.set("FROZEN")
+            return partial(self.freezer.set, "THAWED")
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
 

@@ -89,9 +89,10 @@ def _judge(scenario: Scenario, record: Record, rule: str, result: Score) -> tupl
     true_too = {"cpu_stolen"} if record.stolen >= STOLEN_SHARE else set()
     if record.crowded >= CROWDED_SHARE:
         true_too |= CROWDED_RULES[scenario.environment]
-    if rule in true_too and expected not in DUE:
-        expected = "either"
     present = list(_intervals(record, rule))
+    early = any(begin <= record.marks.get("onset", 0.0) for begin, _ in present)
+    if rule in true_too and (expected not in DUE or early):
+        expected = "either"
     state = _state(record, "lift", rule)
     if expected == "either":
         return "either", ""

@@ -102,7 +102,8 @@ def by_finding(found: Sequence[Cell]) -> str:
     """Over all runs: how often each finding was right and wrong."""
     total = {kind: sum((cell.outcomes(kind) for cell in found), Counter()) for kind in _OUTCOMES}
     rows = []
-    for rule in NAMES:
+    asked = {rule for cell in found for rule in cell.scenario.expect}
+    for rule in (rule for rule in NAMES if rule in asked or total["false alarm"][rule]):
         seconds = [value for cell in found for value in cell.each(lambda _, s, r=rule: s.found_seconds.get(r))]  # type: ignore[misc]
         rows.append((f"`{rule}`", *(total[kind][rule] for kind in _OUTCOMES), _span(seconds)))
     return markdown(("finding", *_OUTCOMES.values(), "found after s, median (worst)"), rows)

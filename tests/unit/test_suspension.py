@@ -364,6 +364,17 @@ def test_a_child_that_was_moved_to_another_cgroup_is_replaced_because_its_counte
     assert len(rig.children) == 2
 
 
+@pytest.mark.parametrize(
+    ("line", "moved"),
+    [("6:cpuacct,cpu:/app", True), ("3:cpu:/app", True), ("3:cpuset:/app", False), ("2:freezer:/paused", False)],
+)
+def test_only_a_move_that_changes_whose_cpu_it_has_replaces_the_child(rig: Rig, line: str, moved: bool) -> None:
+    """A runtime that moves a container to pause it moves no quota, and the child's last records would be lost."""
+    rig.write(f"proc/{PID}/cgroup", f"{line}\n0::/app\n")
+    rig.read()
+    assert len(rig.children) == (2 if moved else 1)
+
+
 def test_a_membership_that_cannot_be_read_for_once_is_no_move(rig: Rig) -> None:
     (rig.root / f"proc/{PID}/cgroup").unlink()
     rig.read()
