@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import threading
 import time
@@ -46,7 +47,8 @@ def unit() -> None:
 
 
 def _say(**record: float | str) -> None:
-    print(json.dumps(record), flush=True)
+    """One line, one write: an unbuffered print makes two, and another process's line gets in between."""
+    os.write(1, (json.dumps(record) + "\n").encode())
 
 
 def _text(path: str) -> str:
