@@ -26,6 +26,7 @@ from exporters.state import SlotCount, Snapshot, State
 from probes.cgroup import CgroupProbe, throttle_files
 from probes.cgroup_places import locate
 from probes.platform import PlatformProbe, PlatformReading
+from probes.postgres import PostgresProbe, dsn_from
 from probes.reading import NoData, Reading
 from probes.requests import InFlight, RequestsProbe
 from probes.suspension import SuspensionProbe
@@ -64,11 +65,14 @@ class Agent:
         )
         self.cost = Cost(lambda: self.suspension.child_pid)
         self.schedule = Schedule(self.history, self._after, over_budget=self._over_budget)
-        rules = [rule for rule in RULES if rule.id not in config.rules.disabled]
+        self._environ = environ
+        self._add_probes()
+        # A rule about something that nobody asked to watch would be an unknown that nobody can lift.
+        watched = {entry.probe.reading_type for entry in self.schedule.entries}
+        rules = [r for r in RULES if r.id not in config.rules.disabled and watched.issuperset(r.needs)]
         self.engine = Engine(self.history, rules=rules)
         self._version = 0
         self.lines_dropped: Callable[[], int] = lambda: 0
-        self._add_probes()
 
     def _add_probes(self) -> None:
         config = self.config
@@ -87,6 +91,14 @@ class Agent:
         every = requests.every_seconds if polled else config.suspension.every_seconds
         self.schedule.add(probe, every, requests.timeout_seconds + 1)
         self.schedule.add(self.platform, config.platform.every_seconds, 5)
+        postgres = config.postgres
+        for name, place in postgres.targets.items():
+            database = PostgresProbe(
+                name, dsn_from(place, self._environ), rows=postgres.rows, timeout=postgres.timeout_seconds,
+                connect_every=postgres.connect_every_seconds,
+                believe_cpu=lambda: self._trust().get("thread_cpu_time") is True,
+            )  # fmt: skip
+            self.schedule.add(database, postgres.every_seconds, postgres.timeout_seconds + 1)
 
     def _trust(self) -> dict[str, bool | None]:
         platform = self.history.latest(PlatformReading)
@@ -225,5 +237,6 @@ def for_doctor(config: Config) -> Config:
     }
     tree["cgroup"]["every_seconds"] = tree["requests"]["every_seconds"] = 1.0
     tree["platform"]["every_seconds"] = 5.0
+    tree["postgres"] |= {"every_seconds": 2.0, "timeout_seconds": min(1.5, tree["postgres"]["timeout_seconds"])}
     tree["budget"]["cpu_ratio"] = 0.5
     return Config.model_validate(tree)

@@ -28,6 +28,9 @@ _OF_KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_(TCP|U
 #: machine by ``make bench``; used only to refuse settings that cannot meet the budget.
 HEARTBEAT_COST_SECONDS = 60e-6
 SLOT_COST_SECONDS = 2.5e-3
+#: The same of one Postgres slot (three round trips) and of opening a connection with TLS and SCRAM (FIELD-NOTES 4).
+POSTGRES_COST_SECONDS = 5e-3
+CONNECT_COST_SECONDS = 10e-3
 #: Upper bound of one slot's readings in the history (48 windows of 14 numbers and their containers).
 SLOT_BYTES = 24_000
 
@@ -48,6 +51,11 @@ def predicted_cpu_ratio(config: Config) -> float:
         + SLOT_COST_SECONDS / config.suspension.every_seconds
         + SLOT_COST_SECONDS / config.cgroup.every_seconds / 2
         + (SLOT_COST_SECONDS / config.requests.every_seconds if config.requests.metrics_url else 0.0)
+        + len(config.postgres.targets)
+        * (
+            POSTGRES_COST_SECONDS / config.postgres.every_seconds
+            + CONNECT_COST_SECONDS / config.postgres.connect_every_seconds
+        )
     )
 
 
@@ -113,12 +121,15 @@ def _dotted(tree: Mapping[str, Any]) -> list[str]:
 
 
 def _from_text(section: str, key: str, text: str) -> Any:
-    """Lists are comma-separated in the environment and in flags; everything else is parsed by its type."""
+    """Lists are comma-separated in the environment and in flags, tables too, as name=value; the rest goes by its type."""
     model = Config.model_fields.get(section)
     fields = getattr(model.annotation, "model_fields", {}) if model is not None else {}
     field = fields.get(key)
+    parts = [part.strip() for part in text.split(",") if part.strip()]
     if field is not None and "tuple" in str(field.annotation):
-        return [part.strip() for part in text.split(",") if part.strip()]
+        return parts
+    if field is not None and "dict" in str(field.annotation):
+        return {name.strip(): value.strip() for name, _, value in (part.partition("=") for part in parts)}
     return text
 
 
@@ -130,7 +141,10 @@ def _sentence(fault: Any, source: Mapping[str, str]) -> str:
     if fault["type"] == "extra_forbidden":
         return f"{path}{suffix}: no such setting{_near(fault['loc'])}"
     message = fault["msg"].removeprefix("Value error, ")
-    given = re.sub(r"//[^/]*@", "//...@", repr(fault["input"]))  # never a password
+    # Never a password: of addresses what stands before the @, of DSN places nothing, because a DSN may stand there.
+    given = (
+        "(not shown)" if path.startswith("postgres.targets") else re.sub(r"//[^/]*@", "//...@", repr(fault["input"]))
+    )
     return f"{path} = {given}{suffix}: {message[0].lower()}{message[1:]}"
 
 
@@ -162,6 +176,11 @@ def _impossible(config: Config, known_rules: Sequence[str]) -> list[str]:
         faults.append(
             f"history.seconds = {config.history.seconds:g}: the history could take {size >> 20} MiB, "
             f"budget.memory_bytes leaves {room >> 20} MiB for it"
+        )
+    if config.postgres.targets and config.postgres.timeout_seconds >= config.postgres.every_seconds:
+        faults.append(
+            f"postgres.timeout_seconds = {config.postgres.timeout_seconds:g}: must be below every_seconds = "
+            f"{config.postgres.every_seconds:g}, so that one slot ends before the next"
         )
     faults.extend(
         f"rules.disabled: no such rule {rule!r}; known: {', '.join(known_rules)}"

@@ -6,6 +6,7 @@ docs/configuration.md is checked against this page; how it is filled is in ``age
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import urlsplit
 
@@ -124,6 +125,32 @@ class Requests(_Section):
     timeout_seconds: float = Field(1.0, ge=0.1, le=10, description="Time-out of one scrape.")
 
 
+_TARGET = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+#: Where a DSN may stand; never in the settings themselves, which are shown.
+DSN_PLACES = ("env:", "file:")
+
+
+def _targets(targets: dict[str, str]) -> dict[str, str]:
+    for name, place in targets.items():
+        if not _TARGET.fullmatch(name):
+            raise ValueError(f"{name!r} is no name: a small letter, then small letters, digits, _ or -, at most 32")
+        if not any(place.startswith(prefix) and place != prefix for prefix in DSN_PLACES):
+            raise ValueError(f"{name} must be env:VARIABLE or file:PATH, where the DSN is; never the DSN itself")
+    return targets
+
+
+class Postgres(_Section):
+    """The databases whose round trip is taken apart."""
+
+    targets: Annotated[dict[str, str], AfterValidator(_targets)] = Field(
+        {}, max_length=16, description="Name to where its DSN is: env:VARIABLE or file:PATH."
+    )
+    every_seconds: float = Field(10.0, ge=2, le=300, description="Time between two slots of one database.")
+    timeout_seconds: float = Field(5.0, ge=0.5, le=30, description="Time-out of a slot; the server's is four fifths.")
+    rows: int = Field(500, ge=1, le=10000, description="Rows of the bulk operation, 200 bytes each.")
+    connect_every_seconds: float = Field(60.0, ge=10, le=3600, description="Time between two new connections.")
+
+
 class Budget(_Section):
     """What the agent may use: checked when the settings are read, enforced while it runs."""
 
@@ -160,6 +187,7 @@ class Config(_Section):
     platform: Platform = Platform()
     app: App = App()
     requests: Requests = Requests()
+    postgres: Postgres = Postgres()
     budget: Budget = Budget()
     history: History = History()
     rules: Rules = Rules()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from probes.cgroup import CgroupReading
 from probes.platform import PlatformReading
+from probes.postgres import PostgresReading
 from probes.reading import Reading
 from probes.requests import RequestsReading
 from probes.suspension import SuspensionReading
@@ -17,4 +18,5 @@ READINGS: tuple[type[Reading], ...] = (
     CgroupReading,
     PlatformReading,
     RequestsReading,
+    PostgresReading,
 )

@@ -82,6 +82,8 @@ def test_the_last_of_two_equal_flags_wins() -> None:
         ("app.pid", "17", 17),
         ("requests.own", "true", True),
         ("http.listen", "[::1]:0", "[::1]:0"),
+        ("postgres.targets", "main=env:URL, r-2=file:/run/a=b", {"main": "env:URL", "r-2": "file:/run/a=b"}),
+        ("postgres.targets", "", {}),
     ],
 )
 def test_text_becomes_the_settings_own_type(key: str, text: str, wanted: Any) -> None:
@@ -375,3 +377,35 @@ def test_every_setting_says_what_it_is(section: str, model: type[BaseModel]) -> 
 def test_every_section_is_closed_and_frozen(section: str, model: type[BaseModel]) -> None:
     assert model.model_config["extra"] == "forbid", section
     assert model.model_config["frozen"], section
+
+
+# ---- databases
+
+
+@pytest.mark.parametrize(
+    ("targets", "word"),
+    [
+        (f"main=postgresql://app:{SECRET}@db/app", "must be env:VARIABLE or file:PATH"),
+        (f"main=host=db password={SECRET}", "must be env:VARIABLE or file:PATH"),
+        ("main=env:", "must be env:VARIABLE or file:PATH"),
+        ("Main=env:URL", "is no name"),
+        ("=env:URL", "is no name"),
+        (",".join(f"d{n}=env:URL" for n in range(17)), "at most 16"),
+    ],
+)
+def test_a_database_is_named_and_its_dsn_stands_elsewhere(targets: str, word: str) -> None:
+    (fault,) = faults(flags=(("postgres.targets", targets),))
+    assert word in fault
+    assert SECRET not in fault
+
+
+def test_a_slot_of_a_database_ends_before_the_next() -> None:
+    flags = (("postgres.targets", "main=env:URL"), ("postgres.timeout_seconds", "10"))
+    (fault,) = faults(flags=flags)
+    assert fault.startswith("postgres.timeout_seconds = 10: must be below every_seconds = 10")
+    assert load(None, {}, flags[1:]).postgres.timeout_seconds == 10, "nobody is asked, so nothing is late"
+
+
+def test_each_database_costs() -> None:
+    one, two = (load(None, {}, [("postgres.targets", text)]) for text in ("a=env:A", "a=env:A,b=env:B"))
+    assert predicted_cpu_ratio(Config()) < predicted_cpu_ratio(one) < predicted_cpu_ratio(two)
