@@ -1,4 +1,4 @@
-"""Where the wall time went: parts that add up to the whole, for the CPU.
+"""Where the wall time went: parts that add up to the whole, for the CPU and for a round trip.
 
 *What is estimated.*  The share of wall time in which work that was ready to run in this container did
 not run.  The heartbeat samples it: its targets are spread evenly over time, so the share of targets
@@ -17,11 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from agent.causes import LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE, Beats, Causes, attribute, digest
 from agent.history import History
 from probes.cgroup import CgroupReading
 from probes.platform import PlatformReading
+from probes.postgres import PostgresReading
+from probes.round_trip import PARTS as ROUND_TRIP_PARTS
 from probes.spinner import STOP_GAP_SECONDS
 from probes.suspension import SuspensionReading, Window
 
@@ -110,7 +113,7 @@ def cores_used(history: History, seconds: float, target: str = "", *, since: flo
     ``None`` when its use cannot be read.  Readings from before ``since`` (monotonic seconds) are left out.
     """
     window = history.window(CgroupReading, seconds, target)
-    readings = [r for r in window if r.usage_seconds and r.taken - r.seconds >= since]
+    readings = [r for r in window if r.usage_seconds and r.taken - r.seconds / 2 > since]
     wall = sum(r.seconds for r in readings)
     if not wall:
         return None
@@ -170,6 +173,40 @@ def _assign_unknown(history: History, causes: Causes, share: float, readings: Se
     return Causes(
         causes.quota, causes.contention - waited, causes.hypervisor + moved + waited, 0.0, causes.unknown - moved
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """Mean seconds of one operation's parts over a span; they sum to ``wall``."""
+
+    wall: float
+    network: float
+    server: float
+    suspended: float
+    client: float
+    unknown: float
+    count: int
+    #: Smallest and median time outside of this machine, network and server together.
+    least_away: float
+    usual_away: float
+
+
+def round_trips(history: History, seconds: float, target: str) -> dict[str, RoundTrip]:
+    """The round trips to one database: operation -> mean parts; empty while none was answered."""
+    readings = [r for r in history.window(PostgresReading, seconds, target) if r.up]
+    found = {}
+    for operation in (readings[-1].round_trip_seconds or {}) if readings else {}:
+        walls = [(r.round_trip_seconds or {}).get(operation, 0.0) for r in readings]
+        parts = {
+            part: [(getattr(r, f"{part}_seconds") or {}).get(operation, 0.0) for r in readings]
+            for part in ROUND_TRIP_PARTS
+        }
+        away = [a + b for a, b in zip(parts["network"], parts["server"], strict=True)]
+        means = {part: sum(values) / len(values) for part, values in parts.items()}
+        found[operation] = RoundTrip(
+            wall=sum(walls) / len(walls), **means, count=len(walls), least_away=min(away), usual_away=median(away)
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,9 @@ from agent.rules import RULES
 from agent.rules.rule import Absent, Judgement, Present, Rule, Unknown
 from probes.cgroup import CgroupReading
 from probes.platform import PlatformReading
+from probes.postgres import PostgresReading
+from probes.reading import Reading
+from probes.round_trip import PARTS as ROUND_TRIP_PARTS
 from probes.suspension import SuspensionReading
 
 _log = logging.getLogger("stallscope.diagnosis")
@@ -100,7 +103,10 @@ class Engine:
 
     def _ask(self, rule: Rule) -> Judgement:
         for need in rule.needs:
-            coverage = self._history.coverage(need, rule.span_seconds)
+            # A rule about several targets says itself what it lacks of each.
+            coverage = max(
+                (self._history.coverage(need, rule.span_seconds, target) for target in self._targets(need)), default=0.0
+            )
             if coverage < LEAST_COVERAGE:
                 because, remedy = self._history.why_missing(need, rule.span_seconds)
                 share = f"only {coverage:.0%} of the due {need.probe} slots carried data" if coverage else ""
@@ -110,6 +116,11 @@ class Engine:
         except Exception as error:  # a defect in one rule must not silence the others
             _log.debug("rule %s failed", rule.id, exc_info=True)
             return Unknown(f"the rule itself failed: {type(error).__name__}", "report this as a bug")
+
+    def _targets(self, need: type[Reading]) -> list[str]:
+        """The targets of a labelled reading; of any other the own one alone."""
+        targets = self._history.targets(need)
+        return [target for target in targets if not target] or targets
 
     def _settle(self, rule: Rule, judgement: Judgement) -> Judgement:
         """Apply hysteresis; returns the judgement to report."""
@@ -158,11 +169,21 @@ class Engine:
             ),
             unknown=unknown,
             cannot_see=_cannot_see(platform, self._history),
-            breakdown=Breakdown({part: round(share, 4) for part, share in cpu.shares.items()} if cpu else {}),
+            breakdown=Breakdown(
+                {part: round(share, 4) for part, share in cpu.shares.items()} if cpu else {},
+                {target: self._postgres(target) for target in self._history.targets(PostgresReading)},
+            ),
             platform=platform.summary if platform is not None else {},
             agent=agent,
             checks=self._checks(cpu, findings, status),
         )
+
+    def _postgres(self, target: str) -> dict[str, dict[str, float]]:
+        trips = breakdown.round_trips(self._history, BREAKDOWN_SECONDS, target)
+        return {
+            operation: {part: round(getattr(trip, part), 6) for part in ("wall", *ROUND_TRIP_PARTS)}
+            for operation, trip in trips.items()
+        }
 
     def _finding(self, rule: Rule, present: Mapping[str, Present]) -> Finding:
         judgement = present[rule.id]
@@ -219,7 +240,9 @@ class Engine:
         if cpu is not None:
             checks["cpu:suspended"] = (Check("system", status, now, round(cpu.suspended, 4), "ratio"),)
         for need in {need for rule in self.rules for need in rule.needs}:
-            covered = self._history.coverage(need, BREAKDOWN_SECONDS)
+            covered = min(
+                (self._history.coverage(need, BREAKDOWN_SECONDS, target) for target in self._targets(need)), default=0.0
+            )
             ok: Status = "pass" if covered >= LEAST_COVERAGE else "warn"
             because = self._history.why_missing(need, BREAKDOWN_SECONDS)[0] if ok == "warn" else None
             checks[f"{need.probe}:coverage"] = (Check("component", ok, now, round(covered, 3), "ratio", because),)

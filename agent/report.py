@@ -91,9 +91,11 @@ class Breakdown:
     """Where the time went: for each resource, parts that sum to the whole.
 
     ``cpu``: shares of wall time over the breakdown window, summing to 1.0; empty while unmeasured.
+    ``postgres``: database -> operation -> mean seconds of ``wall`` and of its parts, which sum to it.
     """
 
     cpu: Mapping[str, float] = field(default_factory=dict)
+    postgres: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

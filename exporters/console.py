@@ -29,6 +29,7 @@ def render(report: Mapping[str, Any], *, colour: bool = False) -> str:
     parts = [
         _head(report, paint),
         _breakdown(report, paint),
+        _round_trips(report, paint),
         _findings(report, paint),
         _list("Ruled out", report["ruled_out"], "rule", paint),
         _list("Cannot be judged here", report["unknown"], "rule", paint),
@@ -59,6 +60,19 @@ def _breakdown(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
             bar = "█" * round(share * 40)
             yield f"  {part.replace('_', ' '):<24} {share:7.1%}  {bar}".rstrip()
     yield ""
+
+
+def _round_trips(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
+    for target, operations in report["breakdown"].get("postgres", {}).items():
+        if not operations:
+            continue
+        yield paint("bold", f"Where the time of a round trip to database {target!r} went, in ms")
+        for operation, parts in operations.items():
+            told = [
+                f"{part} {1e3 * seconds:.1f}" for part, seconds in parts.items() if part != "wall" and seconds >= 5e-5
+            ]
+            yield f"  {operation:<8} {1e3 * parts['wall']:8.1f} = {' + '.join(told)}"
+        yield ""
 
 
 def _findings(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from agent.rules import (
+    client_suspended_holding_connection,
     cpu_contended,
     cpu_quota_throttled,
     cpu_stolen,
     cpu_suspended,
     cpu_throttled_between_requests,
+    database_unreachable,
     instance_frozen,
+    network_slow,
+    proxy_or_server_starved,
 )
 from agent.rules.rule import Rule
 
-RULES: tuple[Rule, ...] = (
+CPU_RULES: tuple[Rule, ...] = (
     cpu_throttled_between_requests.RULE,
     cpu_quota_throttled.RULE,
     cpu_stolen.RULE,
@@ -20,5 +24,14 @@ RULES: tuple[Rule, ...] = (
     cpu_contended.RULE,
     instance_frozen.RULE,
 )
+
+POSTGRES_RULES: tuple[Rule, ...] = (
+    database_unreachable.RULE,
+    client_suspended_holding_connection.RULE,
+    network_slow.RULE,
+    proxy_or_server_starved.RULE,
+)
+
+RULES = CPU_RULES + POSTGRES_RULES
 
 BY_ID = {rule.id: rule for rule in RULES}

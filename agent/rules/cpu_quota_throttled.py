@@ -11,7 +11,7 @@ from __future__ import annotations
 from agent import breakdown
 from agent.history import History
 from agent.report import Advice, Evidence, Scope, Severity
-from agent.rules import settings
+from agent.rules import settings, targets
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from probes.cgroup import CgroupReading
 from probes.suspension import SuspensionReading, Window
@@ -27,14 +27,7 @@ PERIODS = Threshold("throttled periods", 0.1, "ratio", "with the share above; ne
 def _judge(history: History) -> Judgement:
     if (no := settings.cannot_count(history, "cgroup_throttled")) is not None:
         return Unknown(*no)
-    found = [_target(history, target) for target in history.targets(CgroupReading)]
-    order = ("info", "warning", "critical")
-    present = [j for j in found if isinstance(j, Present)]
-    if present:
-        return max(present, key=lambda j: order.index(j.severity))
-    # A target that could not be read must not hide behind another that is clean.
-    unknown = [j for j in found if isinstance(j, Unknown)]
-    return (unknown or found or [Unknown("no cgroup has been read yet")])[0]
+    return targets.worst(history, CgroupReading, _target)
 
 
 def _target(history: History, target: str) -> Judgement:
@@ -119,4 +112,5 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
+    explains=("client_suspended_holding_connection",),
 )

@@ -113,5 +113,6 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
+    explains=("client_suspended_holding_connection",),
     vital=True,
 )

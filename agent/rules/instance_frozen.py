@@ -57,5 +57,6 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
+    explains=("client_suspended_holding_connection",),
     clear_seconds=0.0,
 )

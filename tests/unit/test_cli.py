@@ -130,6 +130,7 @@ def test_unusable_settings_are_exit_78_and_every_fault_one_line(command: str, ca
         ("suspension.spin_every_seconds=20,0,0,0", "app.pid=7"),
         ("rules.disabled=cpu_stolen,cpu_contended", "log.format=none"),
         ('app.process=a"b\\c',),
+        ('postgres.targets=main=env:URL,replica=file:/run/a"b',),
     ],
 )
 def test_what_check_config_prints_is_a_file_with_the_same_meaning(

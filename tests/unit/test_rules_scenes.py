@@ -1,4 +1,4 @@
-"""Every rule in every scene: who must be convicted, who cleared, and where nobody can know.
+"""Every CPU rule in every scene: who must be convicted, who cleared, and where nobody can know.
 
 A row is a scene, a column is a rule; each cell that differs from the column's own scene is a look-alike.
 """
@@ -10,7 +10,7 @@ from typing import Literal
 
 import pytest
 
-from agent.rules import BY_ID, RULES
+from agent.rules import BY_ID, CPU_RULES
 from agent.rules.rule import Absent, Judgement, Present
 from probes.suspension import Window
 from tests.unit.builders import ALL_COUNT, NONE_COUNTS, Burst, Cause, Scene, beat, spin
@@ -77,7 +77,7 @@ LETTERS: dict[str, Answer] = {"P": "present", "A": "absent", "U": "unknown"}
 CELLS = [
     pytest.param(scene, rule.id, LETTERS[letter], id=f"{rule.id}, {scene}: {LETTERS[letter]}")
     for scene, (_, letters) in SCENES.items()
-    for rule, letter in zip(RULES, letters, strict=True)
+    for rule, letter in zip(CPU_RULES, letters, strict=True)
     if letter != "."
 ]
 
@@ -130,7 +130,7 @@ def test_the_first_evidence_is_the_number_that_convicts(scene: str, rule: str) -
 @pytest.mark.parametrize("scene", SCENES)
 def test_a_finding_carries_advice_with_changes_cost_and_what_it_will_not_help(scene: str) -> None:
     history = SCENES[scene][0]().history
-    for found in (j for j in (rule.judge(history) for rule in RULES) if isinstance(j, Present)):
+    for found in (j for j in (rule.judge(history) for rule in CPU_RULES) if isinstance(j, Present)):
         assert found.advice.summary
         assert found.advice.changes
         assert found.advice.cost
@@ -141,7 +141,7 @@ def test_a_finding_carries_advice_with_changes_cost_and_what_it_will_not_help(sc
 @pytest.mark.parametrize("scene", SCENES)
 def test_an_answer_that_clears_or_cannot_tell_says_why(scene: str) -> None:
     history = SCENES[scene][0]().history
-    for rule in RULES:
+    for rule in CPU_RULES:
         judgement = rule.judge(history)
         assert isinstance(judgement, Present) or judgement.because.strip(), rule.id
 

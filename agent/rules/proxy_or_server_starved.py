@@ -1,0 +1,55 @@
+"""A short question takes long and unevenly on the other side: the server, or a proxy before it, lacks CPU."""
+
+from __future__ import annotations
+
+from agent import breakdown
+from agent.history import History
+from agent.report import Advice, Evidence
+from agent.rules import targets
+from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from probes.postgres import PostgresReading
+
+SPAN = 60.0
+SLOW = Threshold(
+    "time away of a short round trip", 0.01, "seconds", "a scheduler's period of a throttled peer is 100 ms"
+)
+STEADY = Threshold("smallest over usual time away, below", 0.5, "ratio", "distance is constant, a starved peer is not")
+TRIPS = Threshold("slots that were answered", 3, "", "unsteadiness needs three")
+
+
+def _judge(history: History) -> Judgement:
+    return targets.worst(history, PostgresReading, _target)
+
+
+def _target(history: History, target: str) -> Judgement:
+    trip = breakdown.round_trips(history, SPAN, target).get("short")
+    if trip is None or trip.count < TRIPS.value:
+        return Unknown(f"{targets.name(target)} has not answered three times in the last minute", "wait, or see why")
+    away = trip.network + trip.server
+    text = (
+        f"SELECT 1 at {targets.name(target)} takes {1e3 * away:.1f} ms on the other side "
+        f"(at best {1e3 * trip.least_away:.1f}), of which the server itself counts {1e3 * trip.server:.1f}"
+    )
+    evidence = (Evidence(text, away, "seconds"),)
+    uneven = trip.least_away < STEADY.value * trip.usual_away or trip.server >= SLOW.value
+    if away < SLOW.value or not uneven:
+        return Absent(text, evidence)
+    return Present("warning", 0.7, "the app", evidence, Advice(
+        ADVICE, ("look at the CPU of the database server, and of a proxy before it", "raise its CPU limit"), "a larger server or proxy",
+        "more CPU on this side, or fewer connections here",
+    ))  # fmt: skip
+
+
+ADVICE = "Give the database server, or the proxy before it, its CPU."
+
+RULE = Rule(
+    id="proxy_or_server_starved",
+    title="The database server or a proxy before it is starved",
+    meaning="Even a question without any work takes long on the other side, and not always equally long.",
+    disproof="SELECT 1 on the server's own host answers within a millisecond each time",
+    needs=(PostgresReading,),
+    thresholds=(SLOW, STEADY, TRIPS),
+    span_seconds=SPAN,
+    judge=_judge,
+    advice=ADVICE,
+)

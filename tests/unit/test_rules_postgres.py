@@ -1,0 +1,138 @@
+"""The database rules: present, absent, unknown, and what looks alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agent.history import History
+from agent.rules import BY_ID, POSTGRES_RULES
+from agent.rules.rule import Absent, Judgement, Present, Unknown
+from probes.platform import Environment
+from probes.postgres import PostgresReading
+from probes.round_trip import PARTS
+from tests.unit.builders import FakeClock, Scene
+
+HEALTHY: dict[str, tuple[float, ...]] = {
+    "short": (0.2, 0.3, 0.0, 0.2),
+    "wait": (0.2, 20.3, 0.0, 0.3),
+    "bulk": (0.2, 0.4, 0.1, 1.0),
+}
+"""Operation -> milliseconds of network, server, suspended, client."""
+
+
+def reading(target: str = "main", trips: dict[str, tuple[float, ...]] = HEALTHY, **changes: Any) -> PostgresReading:
+    parts = {
+        f"{part}_seconds": {name: (*values, 0.0)[number] / 1e3 for name, values in trips.items()}
+        for number, part in enumerate(PARTS)
+    }
+    known: dict[str, Any] = {
+        "taken": 0.0, "seconds": 10.0, "target": target, "up": True, "failures": {}, "least_round_trip_seconds": 1e-5,
+        "round_trip_seconds": {name: sum(values) / 1e3 for name, values in trips.items()},
+    }  # fmt: skip
+    return PostgresReading(**{**known, **parts, **changes})
+
+
+def failed(reason: str = "refused", target: str = "main") -> PostgresReading:
+    return PostgresReading(
+        taken=0.0,
+        seconds=10.0,
+        target=target,
+        up=False,
+        failures={reason: 1.0},
+        because="nobody is there",
+        remedy="look",
+    )
+
+
+def history(*readings: PostgresReading, environment: Environment = "none") -> History:
+    """One slot each ten seconds."""
+    scene = Scene(environment=environment)
+    clock = scene.clock
+    assert isinstance(clock, FakeClock)
+    for each in readings:
+        clock.advance(10.0)
+        scene.history.add(each)
+    return scene.history
+
+
+def judge(rule: str, *readings: PostgresReading, environment: Environment = "none") -> Judgement:
+    return BY_ID[rule].judge(history(*readings, environment=environment))
+
+
+def shifted(network: float = 0.0, server: float = 0.0, suspended: float = 0.0) -> dict[str, tuple[float, ...]]:
+    """A healthy trip with so many milliseconds more in every operation."""
+    return {name: (n + network, s + server, w + suspended, c) for name, (n, s, w, c) in HEALTHY.items()}
+
+
+FROZEN = reading(trips=shifted(suspended=60))
+FAR = reading(trips=shifted(network=10), least_round_trip_seconds=0.01)
+PROXIED = reading(trips=shifted(network=10))
+UNEVEN = tuple(reading(trips=shifted(network=extra)) for extra in (0.0, 60.0, 90.0, 30.0))
+SLOW_SERVER = reading(trips=shifted(server=30))
+BLIND = reading(trips={name: (0.0, s, 0.0, c, 90.0) for name, (_, s, _, c) in HEALTHY.items()})
+
+SCENES: dict[str, tuple[tuple[PostgresReading, ...], str]] = {
+    # letters: unreachable, client suspended, network slow, proxy or server starved
+    "healthy": ((reading(),) * 5, "AAAA"),
+    "the client is frozen": ((FROZEN,) * 5, "APAA"),
+    "the server is far": ((FAR,) * 5, "AAPA"),
+    "a slow proxy in between": ((PROXIED,) * 5, "AAPA"),
+    "uneven answers": (UNEVEN, "AAAP"),
+    "a slow SELECT 1": ((SLOW_SERVER,) * 5, "AAAP"),
+    "frozen and far": ((reading(trips=shifted(network=10, suspended=60)),) * 5, "APPA"),
+    "nothing can be told apart": ((BLIND,) * 5, "AUAA"),
+    "refused": ((failed(),) * 3, "PUUU"),
+    "refused once": ((reading(), reading(), reading(), failed()), "UAAA"),
+    "back again": ((failed(), failed(), reading()), "AUUU"),
+    "wrong password": ((failed("authentication"),) * 3, "UUUU"),
+    "no DSN": ((failed("configuration"),) * 3, "UUUU"),
+    "nothing yet": ((), "UUUU"),
+}
+ANSWERS = {"P": Present, "A": Absent, "U": Unknown}
+
+
+@pytest.mark.parametrize(
+    ("scene", "rule", "letter"),
+    [
+        pytest.param(scene, rule.id, letter, id=f"{rule.id}: {scene}")
+        for scene, (_, letters) in SCENES.items()
+        for rule, letter in zip(POSTGRES_RULES, letters, strict=True)
+    ],
+)
+def test_each_rule_knows_its_own_scene_from_the_look_alikes(scene: str, rule: str, letter: str) -> None:
+    judgement = judge(rule, *SCENES[scene][0])
+    assert isinstance(judgement, ANSWERS[letter]), judgement
+
+
+def test_the_headline_says_what_was_taken_and_what_postgres_worked() -> None:
+    judgement = judge("client_suspended_holding_connection", *[FROZEN] * 3)
+    assert isinstance(judgement, Present)
+    text = judgement.evidence[0].text
+    assert "of 203 ms of round trips" in text
+    assert "taken away for 180.1 ms" in text
+    assert "Postgres worked 21.0 ms" in text
+    assert "Postgres is innocent" in judgement.advice.summary
+
+
+def test_on_cloud_run_the_advice_is_the_billing_mode() -> None:
+    judgement = judge("client_suspended_holding_connection", *[FROZEN] * 3, environment="cloud_run_service")
+    assert isinstance(judgement, Present)
+    assert any("--no-cpu-throttling" in change for change in judgement.advice.changes)
+
+
+def test_a_proxy_is_told_by_a_peer_that_is_near_while_the_answer_comes_from_afar() -> None:
+    near, far = judge("network_slow", *[PROXIED] * 3), judge("network_slow", *[FAR] * 3)
+    assert isinstance(near, Present)
+    assert isinstance(far, Present)
+    assert "a proxy stands in between" in near.evidence[1].text
+    assert "proxy" not in far.evidence[1].text
+
+
+@pytest.mark.parametrize("order", [("main", "replica"), ("replica", "main")])
+def test_of_two_databases_the_worse_one_speaks(order: tuple[str, str]) -> None:
+    readings = [failed(target="replica") if target == "replica" else reading(target) for target in order for _ in "123"]
+    judgement = judge("database_unreachable", *readings)
+    assert isinstance(judgement, Present)
+    assert "'replica'" in judgement.evidence[0].text
