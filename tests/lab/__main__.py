@@ -57,6 +57,10 @@ class Lab:
         for number in range(1, self.repeats + 1):
             # Mixed, so that small cells fill the gaps that large ones leave, and never in the same company.
             jobs += [(cell, number) for cell in draw.sample(self.cells, len(self.cells))]
+        done_before = {
+            (record.scenario, record.repeat) for record in self.records if usable(record) and not record.failed
+        }
+        jobs = [(cell, number) for cell, number in jobs if (cell.id, number) not in done_before]
         pool = ThreadPoolExecutor(AT_ONCE)
         try:
             futures = [pool.submit(self._one, cell, number) for cell, number in jobs]
@@ -147,6 +151,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="cells whose id contains this")
     parser.add_argument("--repeats", type=int, default=1, metavar="N", help="runs of each cell")
     parser.add_argument("--cores", type=float, default=CORES_AT_ONCE, help=f"used at once; default {CORES_AT_ONCE}")
+    parser.add_argument("--resume", action="store_true", help=f"keep what {RUNS} has, and run what it lacks")
     parser.add_argument("--list", action="store_true", help="print the cells and end")
     parser.add_argument("--again", metavar="FILE", type=Path, help="only make the tables from these records")
     return parser.parse_args()
@@ -165,8 +170,11 @@ def main() -> int:
         records = _recorded(options.again)
     else:
         RESULTS.mkdir(exist_ok=True)
-        RUNS.unlink(missing_ok=True)
+        if not options.resume:
+            RUNS.unlink(missing_ok=True)
         lab, start = Lab(chosen, options.repeats, options.cores, options.which == "smoke"), time.monotonic()
+        if RUNS.exists():
+            lab.records = _recorded(RUNS)
         try:
             lab.run()
         except (KeyboardInterrupt, SystemExit):
