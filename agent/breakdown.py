@@ -140,11 +140,24 @@ def cpu(history: History, seconds: float) -> CpuBreakdown | None:
     held = throttling(history, seconds)
     quota = min(1 - freeze, max(held.share if held else 0.0, share * causes.quota / total))
     others = [share * part / total for part in (causes.hypervisor, causes.contention, causes.unknown)]
+    others[0] = max(others[0], min(1 - freeze, _taken_share(history, readings, beats.frozen)))
     room = min(1.0, (1 - freeze - quota) / sum(others)) if sum(others) else 1.0
     hypervisor, contention, unknown = (part * room for part in others)
     suspended = dict(zip(PARTS[1:], (quota, hypervisor, contention, freeze, unknown), strict=True))
     shares = {RUNNING: max(0.0, 1.0 - sum(suspended.values())), **suspended}
     return CpuBreakdown(shares, beats.samples, beats.late, beats.seconds)
+
+
+def _taken_share(history: History, readings: Sequence[SuspensionReading], frozen: float) -> float:
+    """The least share of wall time in which the hypervisor held running work, as /proc/stat counts it.
+
+    Ticks are lost, and time is stolen, on a CPU that had something to run: behind a quota inside the guest
+    too, where every late heartbeat has that quota as its explanation.  They are summed over the CPUs.
+    """
+    wall, platform = sum(r.seconds for r in readings), history.latest(PlatformReading)
+    cpus = (platform.cpus if platform else None) or 1
+    taken = sum((r.steal_seconds or 0.0) + (r.lost_seconds or 0.0) for r in readings) - frozen * cpus
+    return taken / cpus / wall if wall and taken > max(LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE * wall) else 0.0
 
 
 def _assign_unknown(history: History, causes: Causes, share: float, readings: Sequence[SuspensionReading]) -> Causes:
@@ -160,16 +173,15 @@ def _assign_unknown(history: History, causes: Causes, share: float, readings: Se
     felt = sum((attribute(w) for r in readings for w in digest(r).spins), Causes())
     told = felt.hypervisor + felt.unknown
     moved = causes.unknown * (felt.hypervisor / told if told else 0.0)
-    stolen = sum(r.steal_seconds or 0.0 for r in readings)
-    taken = stolen + sum(r.lost_seconds or 0.0 for r in readings)
+    taken = sum((r.steal_seconds or 0.0) + (r.lost_seconds or 0.0) for r in readings)
     platform = history.latest(PlatformReading)
     most = 2 * (causes.unknown + causes.contention) / each * ((platform.cpus if platform else None) or 1)
     waited = 0.0
     # Far more than all CPUs could have lost in these gaps is another event's, such as a freeze's.
     if max(LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE * wall) < taken <= most:
         moved = max(moved, min(causes.unknown, taken * each))
-        # A guest with a steal clock counts stolen time as run delay too, of whoever waited for the CPU.
-        waited = min(causes.contention, max(0.0, stolen * each - moved))
+        # What the host took is run delay too, of whoever waited for that CPU.
+        waited = min(causes.contention, max(0.0, taken * each - moved))
     return Causes(
         causes.quota, causes.contention - waited, causes.hypervisor + moved + waited, 0.0, causes.unknown - moved
     )

@@ -64,7 +64,7 @@ def _without_spins(history: History, used: float | None) -> Judgement:
     limit = reading.cpu_limit_cores if reading is not None else None
     if limit and used is not None and used >= WHOLE.value * limit:
         why = f"the container gets {used:.2f} of the {limit:.2f} cores of its limit: nothing else holds it up"
-        return Absent(why, (Evidence(why, used / limit, "ratio"),))
+        return Absent(why, (Evidence(why, used, "cores"),))
     return Unknown("no spin in the last minute: the heartbeat alone does not feel contention")
 
 

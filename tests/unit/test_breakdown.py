@@ -269,6 +269,28 @@ def test_time_that_a_steal_clock_counted_is_taken_from_the_run_delay_that_it_als
     assert shares(scene, 30.0)[part] == pytest.approx(0.8, abs=0.05)
 
 
+@pytest.mark.parametrize(("lost", "share"), [(1.5, 0.15), (0.3, 0.0)], ids=["three seconds in ten", "noise"])
+def test_a_quota_inside_a_guest_does_not_hide_the_one_around_it(lost: float, share: float) -> None:
+    """Two CPUs, so at least half of what was lost; the inner quota explains every late heartbeat."""
+    scene = Scene()
+    for _ in range(6):
+        scene.slot(
+            beats(scene.clock(), 5.0, gap=0.06, cause="quota"), lost=lost, throttled=2.5, hits=45.0, periods=50.0
+        )
+    found = shares(scene, 30.0)
+    assert found["suspended_hypervisor"] == pytest.approx(share, abs=0.02)
+    assert found["suspended_quota"] >= 0.4
+    assert sum(found.values()) == pytest.approx(1.0)
+
+
+def test_a_freeze_is_not_counted_as_stolen_too() -> None:
+    scene = Scene().run(20)
+    scene.freeze(4.0)
+    now = scene.clock.advance(1.0)
+    scene.history.add(suspension(now, [], seconds=1.0, lost_seconds=7.9))
+    assert shares(scene, 40.0)["suspended_hypervisor"] == 0.0
+
+
 def test_a_little_steal_takes_a_little_of_the_run_delay() -> None:
     scene = Scene()
     for _ in range(6):
