@@ -31,7 +31,7 @@ PUSH_SECONDS = 5.0
 #: What starting an agent takes for a moment: more of them at once would contend, and truly so.
 BOOT_CORES = {"plain": 0.2, "gvisor": 0.4, "guest": 1.0}
 #: The weight of a heavy run's group: it uses what the others leave.
-HEAVY_WEIGHT = 32
+HEAVY_WEIGHT, USUAL_WEIGHT = 32, 1024
 DOCTOR_SECONDS = 15
 
 
@@ -92,9 +92,6 @@ class Episode:
                 PLACES[self.scenario.environment](limit, self._stop, self.scenario.agent == "sidecar")
             )
             self._stack.callback(self._lift)
-            alone = any(step.neighbours for step in self.scenario.timeline)
-            if self.scenario.cores_from(0) >= HEAVY_CORES and not alone:
-                place.group.set_weight(HEAVY_WEIGHT)
             place.agent.wait_for(lambda heard: heard.record.get("inside") == "ready", START_SECONDS)
             if any(step.by == "freezer" for step in self.scenario.timeline):
                 place.freezer = self._stack.enter_context(Freezer(place.group.pids()))
@@ -110,7 +107,7 @@ class Episode:
 
     def _doctor(self, place: Place, share: Share) -> None:
         """The stall is there first, and lasts: a person asks what is wrong."""
-        share.shrink(self.scenario.cores_from(0))
+        self._shrink(place, share, 0)
         for step in self.scenario.timeline:
             self._apply(place, step)
         self._wait(1.0)
@@ -135,7 +132,7 @@ class Episode:
         place.agent.do("start", words=agent_words(place, command), env=scenario.env)
         ready = place.agent.wait_for(lambda heard: "http://" in heard.text, START_SECONDS)
         url = "http://" + ready.text.partition("http://")[2].split("/")[0].split('"')[0]
-        share.shrink(scenario.cores_from(0))
+        self._shrink(place, share, 0)
         share.started()
         began, used, throttled, since = time.monotonic(), 0.0, 0.0, 0.0
         requests: Requests | None = None
@@ -153,10 +150,17 @@ class Episode:
                 used, throttled, since = place.group.usage_seconds(), place.group.throttled_seconds(), time.monotonic()
                 self.record.marks[step.mark] = round(since - began, 2)
             slip += time.monotonic() - asked
-            share.shrink(scenario.cores_from(index))
+            self._shrink(place, share, index)
             requests = None if step.mark == "lift" else step.requests or requests
             self._apply(place, step)
         self._collect(place, began)
+
+    def _shrink(self, place: Place, share: Share, index: int) -> None:
+        """Give back what no later step needs; a group that is small now competes like any other."""
+        needed = self.scenario.cores_from(index)
+        crowds = any(step.neighbours for step in self.scenario.timeline)
+        place.group.set_weight(HEAVY_WEIGHT if needed >= HEAVY_CORES and not crowds else USUAL_WEIGHT)
+        share.shrink(needed)
 
     def _apply(self, place: Place, step: Step) -> None:
         if step.mark == "lift":
