@@ -1,0 +1,162 @@
+"""The arithmetic of the connections probe: what each socket is doing, and what changed since the look before.
+
+No clock, no kernel: sockets in, numbers per endpoint out.  What the numbers mean is said in
+:mod:`probes.connections`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from probes.sockets import Socket, TcpInfo
+
+#: A reply that lies longer than this is not being fetched (field study: see probes.connections).
+UNREAD_SECONDS = 0.02
+#: The shortest silence after which Linux sends a keep-alive (tcp_sock_set_keepidle_locked in net/ipv4/tcp.c), and twice
+#: the longest that an acknowledgement may be delayed (RFC 1122, 4.2.3.2).
+KEEP_ALIVE_SECONDS = 1.0
+
+_FIRST = "this is the first reading: nothing to compare with yet"
+_STILL = "no time has passed since the previous reading"
+_UNTOLD = "the kernel does not tell it of any of these connections"
+_NOTHING_SENT = "no segment with data is known to have been sent since the previous reading"
+_RATES = ("round_trips_per_second", "new_connections_per_second")
+
+Group = Literal["unread", "waiting", "idle"]
+GROUPS: tuple[Group, ...] = ("unread", "waiting", "idle")
+Key = tuple[str, int, str, int, int]
+#: Of one connection: segments with data sent, bytes acknowledged, segments sent again.
+Counts = tuple[int | None, int | None, int | None]
+
+
+def classify(found: Socket) -> Group | None:
+    """What a connection is doing at this moment; None where the kernel does not tell its times.
+
+    One case is missed: a request in the same tick of the kernel's clock as the last reply looks idle when it was
+    acknowledged in that tick too, or once a keep-alive has been answered.
+    """
+    info = found.info
+    sent, received = info.last_data_sent_seconds, info.last_data_recv_seconds
+    if sent is None or received is None:
+        return None
+    if found.rqueue and received > UNREAD_SECONDS:
+        return "unread"
+    if info.unacked:
+        return "waiting"
+    if found.rqueue or sent > received:
+        return "idle"
+    return "waiting" if sent < received or _ends_with_a_request(info, received) else "idle"
+
+
+def _ends_with_a_request(info: TcpInfo, received: float) -> bool:
+    """Whether the request came last, when it and a reply share one tick of the kernel's clock (4 ms at 250 Hz).
+
+    That is so when there was no reply yet (the tick is the handshake's), or when something without data followed the
+    reply: the server's acknowledgement of the request.  The answer to a keep-alive comes later and does not count.
+    """
+    if info.data_segs_out and info.data_segs_in == 0:
+        return True
+    acknowledged = info.last_ack_recv_seconds
+    return acknowledged is not None and 0 < received - acknowledged < KEEP_ALIVE_SECONDS
+
+
+class Look(NamedTuple):
+    """What one read saw: the moment, why it may not be all, and the sockets."""
+
+    taken: float
+    missing: str
+    sockets: Mapping[Key, Socket]
+
+    def growth(self, now: Socket) -> tuple[bool, Counts]:
+        """Whether the connection was made after this look, and what it has counted since this look or its making.
+
+        A counter that fell belongs to a new connection on the same port.  A connection that this look may not have
+        reached is not new and adds nothing.
+        """
+        counts = _counts(now)
+        then = self.sockets.get(key_of(now))
+        if then is None and self.missing:
+            return False, _minus(counts, counts)
+        if then is not None:
+            grown = _minus(counts, _counts(then))
+            if all(number is None or number >= 0 for number in grown):
+                return False, grown
+        return True, _minus(counts, (0, 1 if counts[1] else 0, 0))  # the handshake counts as one byte
+
+
+class Sums:
+    """One reading in the making: the fields and the reasons of the missing ones."""
+
+    def __init__(self, endpoints: Mapping[str, Sequence[Socket]], because: str) -> None:
+        self._endpoints, self._because = endpoints, because or _UNTOLD
+        self.fields: dict[str, Any] = {}
+        self.unseen: dict[str, str] = {}
+
+    def fill_states(self, targets: Collection[str]) -> None:
+        """What the sockets say by themselves."""
+        ends = self._endpoints
+        self._put("connections", dict.fromkeys(targets, 0) | {end: len(found) for end, found in ends.items()})
+        self._put("unread_bytes", {end: sum(s.rqueue for s in found) for end, found in ends.items()})
+        rtts = {end: [r for s in found if (r := s.info.min_rtt_seconds) is not None] for end, found in ends.items()}
+        self._put("min_rtt_seconds", {end: min(found, default=None) for end, found in rtts.items()})
+        groups = {end: [g for g in map(classify, found) if g] for end, found in ends.items()}
+        for group in GROUPS:
+            shares = {end: found.count(group) / len(found) if found else None for end, found in groups.items()}
+            self._put(f"{group}_ratio", shares)
+
+    def fill_growth(self, before: Look | None, look: Look) -> None:
+        """What changed since the look before."""
+        if before is None:
+            self._absent((*_RATES, "request_bytes", "retransmits"), _FIRST)
+            return
+        new, sent, acked, again = {}, {}, {}, {}
+        for end, found in self._endpoints.items():
+            made, counts = zip(*map(before.growth, found), strict=True)
+            new[end] = sum(made)
+            sent[end], acked[end], again[end] = map(_total, zip(*counts, strict=True))
+        self._put("retransmits", again)
+        self._put("request_bytes", {end: _quotient(acked[end], sent[end]) for end in sent}, _NOTHING_SENT)
+        seconds = look.taken - before.taken
+        if seconds <= 0:
+            self._absent(_RATES, _STILL)
+            return
+        self._put("round_trips_per_second", {end: _quotient(count, seconds) for end, count in sent.items()})
+        self._put("new_connections_per_second", {end: count / seconds for end, count in new.items()})
+        if missing := look.missing or before.missing:
+            self._absent(("new_connections_per_second",), missing)
+
+    def _put(self, name: str, values: Mapping[str, float | None], because: str = "") -> None:
+        """Set a field to what is known; to None when there are connections and it is known of none."""
+        known = {end: value for end, value in values.items() if value is not None}
+        self.fields[name] = known
+        if values and not known:
+            self._absent((name,), because or self._because)
+
+    def _absent(self, names: Iterable[str], because: str) -> None:
+        for name in names:
+            self.fields[name] = None
+            self.unseen[name] = because
+
+
+def key_of(found: Socket) -> Key:
+    """What tells connections apart: a port is used again sooner than an inode together with it."""
+    return found.source, found.source_port, found.destination, found.destination_port, found.inode
+
+
+def _counts(found: Socket) -> Counts:
+    return found.info.data_segs_out, found.info.bytes_acked, found.info.retransmits
+
+
+def _minus(now: Counts, then: Counts) -> Counts:
+    sent, acked, again = (None if a is None or b is None else a - b for a, b in zip(now, then, strict=True))
+    return sent, acked, again
+
+
+def _total(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _quotient(value: float | None, by: float | None) -> float | None:
+    return value / by if value is not None and by else None

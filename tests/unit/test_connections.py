@@ -1,0 +1,386 @@
+"""Connections per endpoint from made-up dumps: groups, rates, reuse, cuts and refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probes.connection_sums import GROUPS, UNREAD_SECONDS, classify
+from probes.connections import (
+    MOST_ENDPOINTS,
+    OTHER,
+    REFUSED_SECONDS,
+    ConnectionsProbe,
+    ConnectionsReading,
+    sockets_of_this_process,
+)
+from probes.reading import NoData, specs
+from probes.sockets import ESTABLISHED, SYN_SENT, Dump, Remote, Socket, TcpInfo
+from tests.unit.builders import FakeClock
+
+DB = "10.0.0.9:5432"
+RATES = ("round_trips_per_second", "new_connections_per_second")
+#: Request and reply in one tick of the kernel's clock.
+TIE = {"last_data_sent_seconds": 5.0, "last_data_recv_seconds": 5.0}
+GROWTH = (*RATES, "request_bytes", "retransmits")
+
+
+def sock(number: int = 1, *, host: str = "10.0.0.9", port: int = 5432, **known: Any) -> Socket:
+    """A connection told by its number; fields of Socket and of TcpInfo by name."""
+    fields = {name: known.pop(name) for name in ("rqueue", "wqueue", "state", "inode") if name in known}
+    info: dict[str, Any] = {
+        "unacked": 0, "last_data_sent_seconds": 1.0, "last_data_recv_seconds": 0.9, "min_rtt_seconds": 0.001,
+        "data_segs_out": 0, "bytes_acked": 1, "retransmits": 0,
+    }  # fmt: skip
+    plain = Socket(socket.AF_INET, ESTABLISHED, "10.0.0.2", 40000 + number, host, port, 0, 0, 1000, 7000 + number)
+    return plain._replace(**fields, info=TcpInfo(**(info | known)))
+
+
+def blank(number: int = 1, rqueue: int = 0) -> Socket:
+    return sock(number, rqueue=rqueue)._replace(info=TcpInfo())
+
+
+class Source:
+    """Hands out what it holds, or refuses with it, and counts the questions."""
+
+    def __init__(self, now: Dump | OSError) -> None:
+        self.now, self.asked = now, 0
+
+    def __call__(self, wanted: Collection[Remote]) -> Dump:
+        self.asked += 1
+        self.wanted = list(wanted)
+        if isinstance(self.now, OSError):
+            raise self.now
+        return self.now
+
+
+class Scene:
+    """A probe with its clock and its two sources."""
+
+    def __init__(self, *sockets: Socket, **settings: Any) -> None:
+        self.clock = FakeClock()
+        self.netlink, self.table = (
+            Source(Dump(sockets)),
+            Source(FileNotFoundError(errno.ENOENT, "gone", "/proc/net/tcp")),
+        )
+        arguments: dict[str, Any] = {
+            "netlink": self.netlink,
+            "table": self.table,
+            "clock": self.clock,
+            "own_inodes": set,
+        } | settings
+        self.probe = ConnectionsProbe(**arguments)
+
+    def read(self, *sockets: Socket, after: float = 2.0, missing: str = "") -> ConnectionsReading:
+        self.clock.advance(after)
+        self.netlink.now = Dump(sockets, missing)
+        return self.again()
+
+    def again(self) -> ConnectionsReading:
+        return asyncio.run(self.probe.read())
+
+
+# ---- one look
+
+
+@pytest.mark.parametrize(
+    ("known", "group"),
+    [
+        ({"rqueue": 9, "last_data_recv_seconds": 0.021}, "unread"),
+        ({"rqueue": 9, "last_data_recv_seconds": UNREAD_SECONDS}, "idle"),
+        ({"rqueue": 9, "last_data_recv_seconds": 0.5, "unacked": 1}, "unread"),
+        ({"last_data_sent_seconds": 0.1, "last_data_recv_seconds": 0.2}, "waiting"),
+        ({**TIE}, "idle"),
+        ({**TIE, "last_ack_recv_seconds": 5.0}, "idle"),
+        ({**TIE, "last_ack_recv_seconds": 4.96}, "waiting"),
+        ({**TIE, "last_ack_recv_seconds": 0.1}, "idle"),
+        ({**TIE, "data_segs_out": 1, "data_segs_in": 0}, "waiting"),
+        ({**TIE, "data_segs_out": 0, "data_segs_in": 0}, "idle"),
+        ({**TIE, "data_segs_out": 1, "data_segs_in": 1}, "idle"),
+        ({"last_data_sent_seconds": 0.2, "last_data_recv_seconds": 0.1}, "idle"),
+        ({"last_data_sent_seconds": 0.01, "last_data_recv_seconds": 0.015, "rqueue": 9}, "idle"),
+        ({"unacked": 1}, "waiting"),
+        ({"state": SYN_SENT, "unacked": 1}, "waiting"),
+        ({"unacked": None}, "idle"),
+        ({"last_data_recv_seconds": None, "rqueue": 9}, None),
+        ({"last_data_sent_seconds": None}, None),
+    ],
+)  # fmt: skip
+def test_a_connection_is_in_one_group(known: dict[str, Any], group: str | None) -> None:
+    assert classify(sock(**known)) == group
+
+
+def test_one_look_gives_shares_queues_and_the_shortest_round_trip_per_endpoint() -> None:
+    reading = Scene().read(
+        sock(1, rqueue=100, min_rtt_seconds=0.002),
+        sock(2, rqueue=50, last_data_recv_seconds=0.001),
+        sock(3, unacked=1, min_rtt_seconds=None),
+        sock(4),
+        sock(5, host="2001:db8::9", min_rtt_seconds=None),
+    )
+    other = "[2001:db8::9]:5432"
+    assert reading.connections == {DB: 4, other: 1}
+    assert (reading.unread_ratio, reading.waiting_ratio) == ({DB: 0.25, other: 0}, {DB: 0.25, other: 0})
+    assert reading.idle_ratio == {DB: 0.5, other: 1}
+    assert reading.unread_bytes == {DB: 150, other: 0}
+    assert reading.min_rtt_seconds == {DB: 0.001}
+    assert set(reading.unseen) == set(GROWTH)
+
+
+def test_at_first_nothing_that_needs_a_comparison_is_known() -> None:
+    reading = Scene().read(sock(data_segs_out=500))
+    assert reading.seconds == 0.0
+    for name in GROWTH:
+        assert getattr(reading, name) is None
+        assert "first reading" in reading.unseen[name]
+
+
+def test_without_connections_everything_is_known_and_empty() -> None:
+    scene = Scene(targets={"main": [("10.0.0.9", 5432)]})
+    scene.read()
+    reading = scene.read()
+    assert reading.unseen == {}
+    assert reading.connections == {"main": 0}
+    assert all(getattr(reading, spec.name) == {} for spec in specs(ConnectionsReading) if spec.name != "connections")
+
+
+def test_what_the_kernel_tells_of_no_connection_is_none_with_a_reason() -> None:
+    reading = Scene().read(blank(rqueue=9))
+    assert (reading.connections, reading.unread_bytes) == ({DB: 1}, {DB: 9})
+    for name in ("min_rtt_seconds", *(f"{group}_ratio" for group in GROUPS)):
+        assert getattr(reading, name) is None
+        assert "does not tell" in reading.unseen[name]
+
+
+# ---- endpoints
+
+
+def test_named_endpoints_get_their_name_and_what_is_asked_for_is_no_more_than_needed() -> None:
+    names = {"main": [("10.0.0.9", 5432), ("::ffff:10.0.0.8", 6432)], "cache": [("2001:DB8::0:9", 6379)]}
+    scene = Scene(targets=names)
+    reading = scene.read(
+        sock(1), sock(2, host="10.0.0.8", port=6432), sock(3, host="2001:db8::9", port=6379), sock(4, host="10.0.0.7")
+    )
+    assert reading.connections == {"main": 2, "cache": 1, "10.0.0.7:5432": 1}
+    assert scene.netlink.wanted == [("", 5432), ("10.0.0.8", 6432), ("2001:db8::9", 6379)]
+
+
+def test_beyond_the_bound_the_named_and_the_busiest_keep_their_labels() -> None:
+    scene = Scene(targets={"quiet": [("10.0.0.9", 5432)]})
+    crowd = [sock(n, host=f"10.1.0.{n}") for n in range(1, MOST_ENDPOINTS + 3)]
+    reading = scene.read(sock(200), sock(201, host="10.1.0.34"), *crowd)
+    assert reading.connections is not None
+    assert len(reading.connections) == MOST_ENDPOINTS + 1
+    assert (reading.connections["quiet"], reading.connections["10.1.0.34:5432"], reading.connections[OTHER]) == (
+        1,
+        2,
+        3,
+    )
+    assert sum(reading.connections.values()) == len(crowd) + 2
+
+
+@pytest.mark.parametrize(
+    ("targets", "why"),
+    [
+        ({"db": [("db.example", 5432)]}, "not an IP address"),
+        ({str(n): [("10.0.0.9", n)] for n in range(MOST_ENDPOINTS + 1)}, "33 endpoints are named"),
+        ({"db": [("10.0.0.9", n) for n in range(300)]}, "more than 256"),
+    ],
+)
+def test_endpoints_that_cannot_be_watched_are_a_value_error_and_change_nothing(
+    targets: dict[str, list[Remote]], why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        ConnectionsProbe(targets=targets)
+    scene = Scene(targets={"main": [("10.0.0.9", 5432)]})
+    with pytest.raises(ValueError, match=why):
+        scene.probe.watch(targets)
+    assert scene.read(sock()).connections == {"main": 1}
+
+
+def test_connections_that_were_not_watched_before_add_nothing_and_are_not_new() -> None:
+    scene = Scene()
+    scene.read(sock(1, data_segs_out=10))
+    scene.probe.watch({"late": [("10.0.0.8", 443)]})
+    now = (sock(1, data_segs_out=14), sock(2, host="10.0.0.8", port=443, data_segs_out=9000, retransmits=3))
+    reading = scene.read(*now)
+    assert reading.round_trips_per_second == {DB: 2, "late": 0}
+    assert reading.retransmits == {DB: 0, "late": 0}
+    assert reading.new_connections_per_second is None
+    assert "other addresses" in reading.unseen["new_connections_per_second"]
+    scene.probe.watch({"late": [("10.0.0.8", 443)]})
+    assert scene.read(*now).new_connections_per_second == {DB: 0, "late": 0}
+
+
+def test_the_agents_own_connections_are_left_out() -> None:
+    reading = Scene(own_inodes=lambda: {7001}).read(sock(1), sock(2))
+    assert reading.connections == {DB: 1}
+
+
+def test_this_process_knows_its_sockets_by_inode() -> None:
+    with socket.socket() as held:
+        inode = os.fstat(held.fileno()).st_ino
+        assert inode in sockets_of_this_process()
+    assert inode not in sockets_of_this_process()
+
+
+# ---- two looks
+
+
+def test_growth_is_told_per_second_and_per_round_trip() -> None:
+    scene = Scene()
+    scene.read(sock(1, data_segs_out=10, bytes_acked=1000, retransmits=2), sock(2, data_segs_out=5))
+    reading = scene.read(
+        sock(1, data_segs_out=30, bytes_acked=1900, retransmits=5),
+        sock(2, data_segs_out=5),
+        sock(3, data_segs_out=10, bytes_acked=301),
+        after=4.0,
+    )
+    assert reading.seconds == 4.0
+    assert reading.round_trips_per_second == {DB: 7.5}
+    assert reading.request_bytes == {DB: 40}
+    assert reading.new_connections_per_second == {DB: 0.25}
+    assert reading.retransmits == {DB: 3}
+    assert reading.unseen == {}
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        sock(1, inode=9999, data_segs_out=50, bytes_acked=501),
+        sock(1, data_segs_out=50, bytes_acked=501),
+        sock(1, data_segs_out=50, bytes_acked=501, retransmits=0),
+    ],
+    ids=["another inode", "fewer segments", "fewer retransmissions"],
+)
+def test_a_port_that_is_used_again_is_a_new_connection(now: Socket) -> None:
+    scene = Scene()
+    scene.read(sock(1, data_segs_out=100, bytes_acked=900, retransmits=4))
+    reading = scene.read(now, after=1.0)
+    assert reading.new_connections_per_second == {DB: 1}
+    assert (reading.round_trips_per_second, reading.request_bytes) == ({DB: 50}, {DB: 10})
+    assert reading.retransmits == {DB: 0}
+
+
+@pytest.mark.parametrize("after", [0.0, -5.0])
+def test_a_clock_that_does_not_advance_leaves_no_rate_and_the_next_one_counts_from_there(after: float) -> None:
+    scene = Scene()
+    scene.read(sock(data_segs_out=10))
+    reading = scene.read(sock(data_segs_out=20, retransmits=1), after=after)
+    assert (reading.seconds, reading.retransmits) == (0.0, {DB: 1})
+    for name in RATES:
+        assert getattr(reading, name) is None
+        assert "no time has passed" in reading.unseen[name]
+    assert scene.read(sock(data_segs_out=24, retransmits=1)).round_trips_per_second == {DB: 2}
+
+
+def test_when_nothing_was_sent_there_is_no_size_of_a_request() -> None:
+    scene = Scene()
+    scene.read(sock())
+    reading = scene.read(sock())
+    assert (reading.round_trips_per_second, reading.request_bytes) == ({DB: 0}, None)
+    assert "no segment" in reading.unseen["request_bytes"]
+
+
+def test_an_old_kernel_leaves_out_what_it_does_not_count() -> None:
+    scene = Scene()
+    scene.read(sock(data_segs_out=None))
+    reading = scene.read(sock(data_segs_out=None, retransmits=2))
+    assert (reading.retransmits, reading.round_trips_per_second) == ({DB: 2}, None)
+    assert "does not tell" in reading.unseen["round_trips_per_second"]
+
+
+def test_a_cut_dump_is_told_and_makes_no_connection_new() -> None:
+    scene = Scene()
+    cut = scene.read(sock(1), missing="only the first 1 were read")
+    assert (cut.connections, cut.unseen["connections"]) == ({DB: 1}, "only the first 1 were read")
+    reading = scene.read(sock(1, data_segs_out=2), sock(2, data_segs_out=9000))
+    assert (reading.round_trips_per_second, reading.new_connections_per_second) == ({DB: 1}, None)
+    assert "only the first" in reading.unseen["new_connections_per_second"]
+    assert scene.read(sock(1), sock(2), sock(3)).new_connections_per_second == {DB: 1.5}  # 1 and 2 began anew
+
+
+# ---- refusals
+
+
+def test_in_gvisor_nobody_is_asked() -> None:
+    scene = Scene(sock(), gvisor=True)
+    with pytest.raises(NoData, match="gVisor") as caught:
+        scene.again()
+    assert "gen2" in caught.value.remedy
+    assert (scene.netlink.asked, scene.table.asked) == (0, 0)
+
+
+def test_without_netlink_the_tables_give_queues_and_the_rest_is_none_with_the_refusal() -> None:
+    scene = Scene()
+    scene.netlink.now, scene.table.now = (
+        PermissionError(errno.EPERM, "Operation not permitted"),
+        Dump((blank(rqueue=9),)),
+    )
+    scene.again()
+    scene.clock.advance(2.0)
+    scene.table.now = Dump((blank(rqueue=9), blank(2)))
+    reading = scene.again()
+    known = {"connections": {DB: 2}, "unread_bytes": {DB: 9}, "new_connections_per_second": {DB: 0.5}}
+    for spec in specs(ConnectionsReading):
+        assert getattr(reading, spec.name) == known.get(spec.name)
+        assert spec.name in known or reading.unseen[spec.name]
+    assert "Operation not permitted" in reading.unseen["unread_ratio"]
+    assert "higher cost" in reading.unseen["unread_ratio"]
+
+
+def test_netlink_is_asked_again_only_after_a_while() -> None:
+    scene = Scene()
+    scene.netlink.now, scene.table.now = FileNotFoundError(errno.ENOENT, "No such file"), Dump((blank(),))
+    scene.again()
+    scene.clock.advance(REFUSED_SECONDS - 1)
+    assert scene.again().unread_ratio is None
+    assert scene.netlink.asked == 1
+    assert scene.read(sock(), after=1.0).unread_ratio == {DB: 0}
+    assert scene.read(sock()).unread_ratio == {DB: 0}
+    assert (scene.netlink.asked, scene.table.asked) == (3, 2)
+
+
+def test_with_neither_there_is_no_data_with_both_reasons() -> None:
+    scene = Scene()
+    scene.netlink.now = PermissionError(errno.EPERM, "Operation not permitted")
+    for _ in range(2):
+        with pytest.raises(NoData, match=r"Operation not permitted; /proc/net/tcp: gone") as caught:
+            scene.again()
+        assert caught.value.remedy
+    assert scene.netlink.asked == 1
+
+
+# ---- whatever comes
+
+COUNT = st.none() | st.integers(0, 5)
+SECONDS = st.none() | st.sampled_from((0.0, 0.01, 0.02, 0.5, 4e6))
+SOCKETS = st.builds(
+    sock, st.integers(1, 3), host=st.sampled_from(("10.0.0.9", "::1")), rqueue=st.integers(0, 2), unacked=COUNT,
+    data_segs_out=COUNT, bytes_acked=COUNT, retransmits=COUNT, last_data_sent_seconds=SECONDS,
+    last_data_recv_seconds=SECONDS, min_rtt_seconds=SECONDS,
+)  # fmt: skip
+LOOKS = st.tuples(st.lists(SOCKETS, max_size=4), st.sampled_from((-1.0, 0.0, 2.0)), st.sampled_from(("", "cut")))
+
+
+@given(looks=st.lists(LOOKS, max_size=4))
+@settings(deadline=None, max_examples=60)
+def test_every_field_is_a_mapping_of_numbers_not_below_zero_or_none_with_a_reason(
+    looks: list[tuple[list[Socket], float, str]],
+) -> None:
+    scene = Scene()
+    for sockets, after, missing in looks:
+        reading = scene.read(*sockets, after=after, missing=missing)
+        for spec in specs(ConnectionsReading):
+            value = getattr(reading, spec.name)
+            assert reading.unseen[spec.name] if value is None else all(number >= 0 for number in value.values())
+        shares = [getattr(reading, f"{group}_ratio") or {} for group in GROUPS]
+        assert all(sum(share[end] for share in shares) == pytest.approx(1.0) for end in shares[0])
