@@ -25,7 +25,8 @@ from agent.schedule import Pulse, Schedule
 from exporters.state import SlotCount, Snapshot, State
 from probes.cgroup import CgroupProbe, throttle_files
 from probes.cgroup_places import locate
-from probes.platform import PlatformProbe, PlatformReading
+from probes.connections import ConnectionsProbe
+from probes.platform import PlatformProbe, PlatformReading, find_sandbox, kernel_release
 from probes.postgres import PostgresProbe, dsn_from
 from probes.reading import NoData, Reading
 from probes.requests import InFlight, RequestsProbe
@@ -91,6 +92,11 @@ class Agent:
         every = requests.every_seconds if polled else config.suspension.every_seconds
         self.schedule.add(probe, every, requests.timeout_seconds + 1)
         self.schedule.add(self.platform, config.platform.every_seconds, 5)
+        if config.connections.ports:
+            looks = ConnectionsProbe(
+                config.connections.ports, gvisor=find_sandbox(self._root, kernel_release(self._root)) == "gvisor"
+            )
+            self.schedule.add(looks, config.connections.every_seconds)
         postgres = config.postgres
         for name, place in postgres.targets.items():
             database = PostgresProbe(

@@ -31,6 +31,8 @@ SLOT_COST_SECONDS = 2.5e-3
 #: The same of one Postgres slot (three round trips) and of opening a connection with TLS and SCRAM (FIELD-NOTES 4).
 POSTGRES_COST_SECONDS = 5e-3
 CONNECT_COST_SECONDS = 10e-3
+#: One look at the sockets, with a thousand others beside ten watched ones (probes.connections).
+LOOK_COST_SECONDS = 2e-3
 #: Upper bound of one slot's readings in the history (48 windows of 14 numbers and their containers).
 SLOT_BYTES = 24_000
 
@@ -51,6 +53,7 @@ def predicted_cpu_ratio(config: Config) -> float:
         + SLOT_COST_SECONDS / config.suspension.every_seconds
         + SLOT_COST_SECONDS / config.cgroup.every_seconds / 2
         + (SLOT_COST_SECONDS / config.requests.every_seconds if config.requests.metrics_url else 0.0)
+        + (LOOK_COST_SECONDS / config.connections.every_seconds if config.connections.ports else 0.0)
         + len(config.postgres.targets)
         * (
             POSTGRES_COST_SECONDS / config.postgres.every_seconds

@@ -151,6 +151,15 @@ class Postgres(_Section):
     connect_every_seconds: float = Field(60.0, ge=10, le=3600, description="Time between two new connections.")
 
 
+class Connections(_Section):
+    """The app's own connections, seen from the shared network namespace without any credential."""
+
+    ports: tuple[Annotated[int, Field(ge=1, le=65535)], ...] = Field(
+        (5432,), max_length=32, description="Remote ports that are watched, such as 5432, 6379, 3306; none: off."
+    )
+    every_seconds: float = Field(10.0, ge=1, le=300, description="Time between two looks.")
+
+
 class Budget(_Section):
     """What the agent may use: checked when the settings are read, enforced while it runs."""
 
@@ -188,6 +197,7 @@ class Config(_Section):
     app: App = App()
     requests: Requests = Requests()
     postgres: Postgres = Postgres()
+    connections: Connections = Connections()
     budget: Budget = Budget()
     history: History = History()
     rules: Rules = Rules()

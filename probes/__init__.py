@@ -7,6 +7,7 @@ measurement.  Registering a probe is one line here and one in ``agent.app``, whi
 from __future__ import annotations
 
 from probes.cgroup import CgroupReading
+from probes.connections import ConnectionsReading
 from probes.platform import PlatformReading
 from probes.postgres import PostgresReading
 from probes.reading import Reading
@@ -19,4 +20,5 @@ READINGS: tuple[type[Reading], ...] = (
     PlatformReading,
     RequestsReading,
     PostgresReading,
+    ConnectionsReading,
 )

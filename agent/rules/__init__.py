@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agent.rules import (
+    client_not_reading,
     client_suspended_holding_connection,
     cpu_contended,
     cpu_quota_throttled,
@@ -28,6 +29,7 @@ CPU_RULES: tuple[Rule, ...] = (
 POSTGRES_RULES: tuple[Rule, ...] = (
     database_unreachable.RULE,
     client_suspended_holding_connection.RULE,
+    client_not_reading.RULE,
     network_slow.RULE,
     proxy_or_server_starved.RULE,
 )

@@ -113,6 +113,6 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
-    explains=("client_suspended_holding_connection",),
+    explains=("client_suspended_holding_connection", "client_not_reading"),
     vital=True,
 )

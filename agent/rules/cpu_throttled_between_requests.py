@@ -275,5 +275,11 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
-    explains=("cpu_quota_throttled", "cpu_suspended", "cpu_stolen", "client_suspended_holding_connection"),
+    explains=(
+        "cpu_quota_throttled",
+        "cpu_suspended",
+        "cpu_stolen",
+        "client_suspended_holding_connection",
+        "client_not_reading",
+    ),
 )

@@ -9,6 +9,7 @@ import pytest
 from agent.history import History
 from agent.rules import BY_ID, POSTGRES_RULES
 from agent.rules.rule import Absent, Judgement, Present, Unknown
+from probes.connections import ConnectionsReading
 from probes.platform import Environment
 from probes.postgres import PostgresReading
 from probes.round_trip import PARTS
@@ -73,6 +74,7 @@ UNEVEN = tuple(reading(trips=shifted(network=extra)) for extra in (0.0, 60.0, 90
 SLOW_SERVER = reading(trips=shifted(server=30))
 BLIND = reading(trips={name: (0.0, s, 0.0, c, 90.0) for name, (_, s, _, c) in HEALTHY.items()})
 
+ROUND_TRIP_RULES = [rule for rule in POSTGRES_RULES if PostgresReading in rule.needs]
 SCENES: dict[str, tuple[tuple[PostgresReading, ...], str]] = {
     # letters: unreachable, client suspended, network slow, proxy or server starved
     "healthy": ((reading(),) * 5, "AAAA"),
@@ -98,7 +100,7 @@ ANSWERS = {"P": Present, "A": Absent, "U": Unknown}
     [
         pytest.param(scene, rule.id, letter, id=f"{rule.id}: {scene}")
         for scene, (_, letters) in SCENES.items()
-        for rule, letter in zip(POSTGRES_RULES, letters, strict=True)
+        for rule, letter in zip(ROUND_TRIP_RULES, letters, strict=True)
     ],
 )
 def test_each_rule_knows_its_own_scene_from_the_look_alikes(scene: str, rule: str, letter: str) -> None:
@@ -136,3 +138,45 @@ def test_of_two_databases_the_worse_one_speaks(order: tuple[str, str]) -> None:
     judgement = judge("database_unreachable", *readings)
     assert isinstance(judgement, Present)
     assert "'replica'" in judgement.evidence[0].text
+
+
+# ---- the app's own connections
+
+
+def look(unread: dict[str, float] | None, connections: float = 4.0, because: str = "") -> ConnectionsReading:
+    return ConnectionsReading(
+        taken=0.0, seconds=10.0, unread_ratio=unread, connections=dict.fromkeys(unread or {}, connections),
+        unseen={"unread_ratio": because} if because else {},
+    )  # fmt: skip
+
+
+DB, CACHE = "10.0.0.1:5432", "10.0.0.2:6379"
+
+
+@pytest.mark.parametrize(
+    ("looks", "verdict"),
+    [
+        ([look({DB: 0.75})] * 4, Present),
+        ([look({DB: 0.0, CACHE: 0.6})] * 4, Present),
+        ([look({DB: 0.05})] * 4, Absent),  # libpq drains in a burst
+        ([look({DB: 1.0})] * 2, Absent),  # it did not stand for long enough
+        ([look({DB: 1.0})] + [look({DB: 0.0}, connections=40.0)] * 4, Absent),
+        ([look({})] * 4, Absent),
+        ([look(None, because="netlink is refused here")] * 4, Unknown),
+    ],
+    ids=["unread", "one of two", "drained", "too short", "one among many", "no connection", "no times"],
+)
+def test_a_client_that_does_not_read_is_told_from_its_own_sockets(
+    looks: list[ConnectionsReading], verdict: type
+) -> None:
+    clock = FakeClock(1000.0)
+    told = History(600.0, clock=clock)
+    for each in looks:
+        clock.advance(10.0)
+        told.add(each)
+    judgement = BY_ID["client_not_reading"].judge(told)
+    assert isinstance(judgement, verdict), judgement
+    if isinstance(judgement, Present):
+        assert "lay unread here" in judgement.evidence[0].text
+    if isinstance(judgement, Unknown):
+        assert "refused" in judgement.because
