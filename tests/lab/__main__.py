@@ -154,6 +154,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help=f"keep what {RUNS} has, and run what it lacks")
     parser.add_argument("--list", action="store_true", help="print the cells and end")
     parser.add_argument("--again", metavar="FILE", type=Path, help="only make the tables from these records")
+    parser.add_argument("--page", metavar="FILE", type=Path, help="write the tables into this page, below its mark")
     return parser.parse_args()
 
 
@@ -186,6 +187,8 @@ def main() -> int:
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "table.md").write_text(text)
     print(text)
+    if options.page:
+        options.page.write_text(table.page(options.page.read_text(), found))
     return 1 if any(one.wrong for cell in found for _, one in cell.runs) else 0
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
 from tests.lab import rivals
 from tests.lab.episode import Record
 from tests.lab.scenario import DUE, NAMES, Scenario
-from tests.lab.score import NOBODY, Outcome, Score, score, usable
+from tests.lab.score import CROWDED_SHARE, NOBODY, Outcome, Score, score, usable
 
 
 class Cell(NamedTuple):
@@ -21,8 +21,17 @@ class Cell(NamedTuple):
     spoilt: tuple[Record, ...]
     skipped: str
 
-    def each(self, value: Callable[[Record, Score], float | None]) -> list[float]:
-        return [found for record, one in self.runs if (found := value(record, one)) is not None]
+    def found_seconds(self, rule: str) -> list[float]:
+        """From onset to finding, of the runs in which it was found."""
+        return [one.found_seconds[rule] for _, one in self.runs if rule in one.found_seconds]
+
+    def cleared_seconds(self, rule: str) -> list[float]:
+        """From lift to the finding's end."""
+        return [one.cleared_seconds[rule] for _, one in self.runs if rule in one.cleared_seconds]
+
+    def estimate_errors(self) -> list[float]:
+        """Told less true suspended share, percentage points."""
+        return [100 * one.estimate_error for _, one in self.runs if one.estimate_error is not None]
 
     def outcomes(self, *kinds: Outcome) -> Counter[str]:
         """Rule -> in how many runs its outcome was one of these."""
@@ -33,13 +42,19 @@ def cells(scenarios: Iterable[Scenario], records: Sequence[Record]) -> list[Cell
     """Scenarios that were tried, with their runs."""
     found = []
     for scenario in scenarios:
-        mine = [record for record in records if record.scenario == scenario.id]
+        mine = _last_tries([record for record in records if record.scenario == scenario.id])
         good = tuple((record, score(scenario, record)) for record in mine if usable(record))
         skipped = next((record.skipped for record in mine if record.skipped), "")
         spoilt = tuple(record for record in mine if not usable(record) and not record.skipped)
         if mine:
             found.append(Cell(scenario, good, spoilt, skipped))
     return found
+
+
+def _last_tries(records: Sequence[Record]) -> list[Record]:
+    """Without those whose answer never reached the harness and that were made again; no more of them than that."""
+    answered = {record.repeat for record in records if not record.failed}
+    return [record for record in records if not record.failed or record.repeat not in answered]
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -90,9 +105,9 @@ def by_scenario(found: Sequence[Cell]) -> str:
                 sum(one.right for _, one in cell.runs),
                 ", ".join(f"`{rule}` {hits[rule]}" for rule in due), _counts(cell.outcomes("miss")),
                 _counts(cell.outcomes("unknown")), _counts(cell.outcomes("false alarm")),
-                ", ".join(filter(None, (_span(cell.each(lambda _, s, r=rule: s.found_seconds.get(r))) for rule in due))),  # type: ignore[misc]
-                ", ".join(filter(None, (_span(cell.each(lambda _, s, r=rule: s.cleared_seconds.get(r))) for rule in due))),  # type: ignore[misc]
-                _span([100 * error for error in cell.each(lambda _, s: s.estimate_error)], "{:+.1f}"),
+                ", ".join(filter(None, (_span(cell.found_seconds(rule)) for rule in due))),
+                ", ".join(filter(None, (_span(cell.cleared_seconds(rule)) for rule in due))),
+                _span(cell.estimate_errors(), "{:+.1f}"),
             )
         )  # fmt: skip
     return markdown(header, rows)
@@ -104,7 +119,7 @@ def by_finding(found: Sequence[Cell]) -> str:
     rows = []
     asked = {rule for cell in found for rule in cell.scenario.expect}
     for rule in (rule for rule in NAMES if rule in asked or total["false alarm"][rule]):
-        seconds = [value for cell in found for value in cell.each(lambda _, s, r=rule: s.found_seconds.get(r))]  # type: ignore[misc]
+        seconds = [value for cell in found for value in cell.found_seconds(rule)]
         rows.append((f"`{rule}`", *(total[kind][rule] for kind in _OUTCOMES), _span(seconds)))
     return markdown(("finding", *_OUTCOMES.values(), "found after s, median (worst)"), rows)
 
@@ -194,10 +209,29 @@ def whole(found: Sequence[Cell]) -> str:
     right = sum(one.right for cell in found for _, one in cell.runs)
     wrong = sum(one.wrong for cell in found for _, one in cell.runs)
     spoilt = sum(len(cell.spoilt) for cell in found)
+    crowded = sum(record.crowded >= CROWDED_SHARE for cell in found for record, _ in cell.runs)
     return (
         f"{runs} runs of {len(found)} cells: {right} right, {wrong} wrong, {runs - right - wrong} with an unknown "
-        f"where an answer was due. Left out: {spoilt} in which the host took more than 5 % of this machine's CPUs.\n"
+        f"where an answer was due. Left out: {spoilt} in which the host took more than 5 % of this machine's CPUs. "
+        f"In {crowded} the runs crowded each other: a busy thread without any limit lost more than "
+        f"{CROWDED_SHARE:.0%} of its time in the worst half minute.\n"
         f"\n## By scenario\n\n{by_scenario(found)}\n## By finding\n\n{by_finding(found)}"
         f"\n## Whom it blamed\n\n{confusion(found)}\n## Beside what one would have instead\n\n{side_by_side(found)}"
         f"\n## Every answer that was not right\n\n{mistakes(found)}"
     )
+
+
+#: A page keeps what stands above this line; the tables follow it.
+MARK = "<!-- Below: python -m tests.lab --again RECORDS --page THIS-FILE -->"
+
+
+def page(text: str, found: Sequence[Cell]) -> str:
+    """The page with new tables.  Raises ValueError when it has no mark."""
+    if MARK not in text:
+        raise ValueError(f"the page has no line {MARK!r}")
+    records = [record for cell in found for record, _ in cell.runs]
+    began = sorted(record.began for record in records)
+    commits = Counter(record.commit for record in records)
+    told = ", ".join(f"`{commit}` ({count} runs)" for commit, count in commits.most_common())
+    span = f"{began[0]} to {began[-1]}" if began else "never"
+    return f"{text.partition(MARK)[0]}{MARK}\n\nRun {span}, agent of commit {told}.\n\n{whole(found)}"

@@ -161,6 +161,24 @@ def test_the_tables_count_every_run_once() -> None:
     assert "run 1: `cpu_quota_throttled` miss: was absent at the end of the stall" in text
 
 
+def test_a_run_without_an_answer_counts_unless_it_was_made_again() -> None:
+    lost, again = record(failed="no report at lift"), record(*FOUND, lift="present")
+    lost.reports = {}
+    assert table.cells([scenario()], [lost, again])[0].outcomes("hit", "miss") == {RULE: 1}
+    assert table.cells([scenario()], [lost])[0].outcomes("miss")[RULE] == 1
+
+
+def test_a_page_keeps_its_text_and_gets_new_tables() -> None:
+    cells = table.cells([scenario()], [record(*FOUND, lift="present", began="2026-11-20T10:00:00Z", commit="abc1234")])
+    once = table.page(f"# Title\n\nIn plain words.\n\n{table.MARK}\nold", cells)
+    assert once.startswith("# Title\n\nIn plain words.\n")
+    assert "old" not in once
+    assert "agent of commit `abc1234` (1 runs)" in once
+    assert table.page(once, cells) == once
+    with pytest.raises(ValueError, match="no line"):
+        table.page("no mark", cells)
+
+
 def test_a_skipped_cell_says_why() -> None:
     cells = table.cells([scenario()], [record(skipped="no QEMU here")])
     assert "no QEMU here" in table.by_scenario(cells)
