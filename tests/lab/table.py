@@ -42,19 +42,13 @@ def cells(scenarios: Iterable[Scenario], records: Sequence[Record]) -> list[Cell
     """Scenarios that were tried, with their runs."""
     found = []
     for scenario in scenarios:
-        mine = _last_tries([record for record in records if record.scenario == scenario.id])
+        mine = [record for record in records if record.scenario == scenario.id]
         good = tuple((record, score(scenario, record)) for record in mine if usable(record))
         skipped = next((record.skipped for record in mine if record.skipped), "")
         spoilt = tuple(record for record in mine if not usable(record) and not record.skipped)
         if mine:
             found.append(Cell(scenario, good, spoilt, skipped))
     return found
-
-
-def _last_tries(records: Sequence[Record]) -> list[Record]:
-    """Without those whose answer never reached the harness and that were made again; no more of them than that."""
-    answered = {record.repeat for record in records if not record.failed}
-    return [record for record in records if not record.failed or record.repeat not in answered]
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
