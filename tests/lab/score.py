@@ -97,7 +97,7 @@ def _judge(scenario: Scenario, record: Record, rule: str, result: Score) -> tupl
     if expected == "either":
         return "either", ""
     if expected in DUE:
-        return _due(record, rule, present, expected, result)
+        return _due(record, rule, present, expected, result, crowded=rule in true_too)
     if present:
         return "false alarm", f"said at {present[0][0]:.0f} s: {_evidence(record, rule)}"
     if expected == "silent":
@@ -110,7 +110,13 @@ def _judge(scenario: Scenario, record: Record, rule: str, result: Score) -> tupl
 
 
 def _due(
-    record: Record, rule: str, present: Sequence[tuple[float, float]], expected: Expectation, result: Score
+    record: Record,
+    rule: str,
+    present: Sequence[tuple[float, float]],
+    expected: Expectation,
+    result: Score,
+    *,
+    crowded: bool,
 ) -> tuple[Outcome, str]:
     onset, lift = record.marks.get("onset", 0.0), record.marks.get("lift", 0.0)
     if early := [begin for begin, _ in present if begin <= onset and lift > onset]:
@@ -127,7 +133,7 @@ def _due(
     if expected != "lasting" and record.marks["end"] > lift:
         end = next(end for begin, end in present if end >= lift)
         if end == float("inf"):
-            if expected == "eases" and _severity(record, "end", rule) == "info":
+            if crowded or (expected == "eases" and _severity(record, "end", rule) == "info"):
                 return "hit", ""
             return "false alarm", f"still said {record.marks['end'] - lift:.0f} s after the stall"
         result.cleared_seconds[rule] = round(end - lift, 2)

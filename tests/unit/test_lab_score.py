@@ -123,6 +123,13 @@ def test_what_other_runs_really_took_is_no_false_alarm_either(environment: str, 
     assert score(scene, run).outcomes[rule] == "false alarm"
 
 
+def test_what_other_runs_still_take_may_be_said_on() -> None:
+    run = record((12.0, "present"), lift="present", rule="cpu_stolen", crowded=0.3)
+    assert score(scenario("cpu_stolen", environment="guest"), run).outcomes["cpu_stolen"] == "hit"
+    run.crowded = 0.0
+    assert score(scenario("cpu_stolen", environment="guest"), run).outcomes["cpu_stolen"] == "false alarm"
+
+
 @pytest.mark.parametrize(("stolen", "skipped", "good"), [(0.0, "", True), (0.2, "", False), (0.0, "no QEMU", False)])
 def test_a_run_on_a_machine_without_its_cpus_is_left_out(stolen: float, skipped: str, good: bool) -> None:
     assert usable(record(stolen=stolen, skipped=skipped)) is good
