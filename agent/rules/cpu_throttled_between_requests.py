@@ -118,11 +118,11 @@ def _judge(history: History) -> Judgement:
         ),
         Evidence("requests in flight are told by: " + ", ".join(readings[-1].sources)),
     )  # fmt: skip
-    return _weigh(history, between, there if len(during.windows) >= EACH.value else None, evidence)
+    return _weigh(history, between, during, there, evidence)
 
 
-def _weigh(history: History, between: Side, there: float | None, evidence: tuple[Evidence, ...]) -> Judgement:
-    """The verdict on the time between requests, and during them (``there``; ``None``: too few windows)."""
+def _weigh(history: History, between: Side, during: Side, there: float, evidence: tuple[Evidence, ...]) -> Judgement:
+    """The verdict on the time between requests and during them, where ``there`` of the CPU was available."""
     if between.stopped <= CLEAR.value and between.available >= THERE.value:
         return Absent(
             f"CPU was available {between.available:.1%} of the time between requests: "
@@ -135,13 +135,14 @@ def _weigh(history: History, between: Side, there: float | None, evidence: tuple
         return Unknown("the gaps between requests are short enough to be a neighbour's", "wait")
     if _constant_limit(history, between.windows):
         return Absent("a CPU limit that stayed the same explains the gaps, requests or none", evidence)
-    if there is None:
+    if len(during.windows) < EACH.value:
         if settings.on_cloud_run(history):
             return Present("critical", 0.7, settings.scope(history), evidence, _advice(history))
         return Unknown("no request was in flight in five minutes, so there is nothing to compare with")
-    if there < THERE.value:
+    crowded = there < THERE.value  # a neighbour takes the CPU for short gaps, during requests as well
+    if crowded and _proved(during.windows):
         return Absent(f"the CPU is taken away during requests too ({there:.0%} available)", evidence)
-    return Present("critical", 0.95, settings.scope(history), evidence, _advice(history))
+    return Present("critical", 0.8 if crowded else 0.95, settings.scope(history), evidence, _advice(history))
 
 
 def _proved(windows: Sequence[Window]) -> bool:

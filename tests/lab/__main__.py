@@ -57,8 +57,11 @@ class Lab:
         for number in range(1, self.repeats + 1):
             # Mixed, so that small cells fill the gaps that large ones leave, and never in the same company.
             jobs += [(cell, number) for cell in draw.sample(self.cells, len(self.cells))]
+        known = {cell.id: cell for cell in self.cells}
         done_before = {
-            (record.scenario, record.repeat) for record in self.records if usable(record) and not record.failed
+            (record.scenario, record.repeat)
+            for record in self.records
+            if record.scenario in known and usable(known[record.scenario], record) and not record.failed
         }
         jobs = [(cell, number) for cell, number in jobs if (cell.id, number) not in done_before]
         pool = ThreadPoolExecutor(AT_ONCE)
@@ -93,7 +96,7 @@ class Lab:
                 complain(traceback.format_exc())
             record.commit = self.commit
             records.append(record)
-            if record.skipped or (usable(record) and not record.failed and not self._again(cell, record)):
+            if record.skipped or (usable(cell, record) and not record.failed and not self._again(cell, record)):
                 break
         return records[-1:] if self.until_right else records
 
@@ -119,8 +122,8 @@ def _line(scenario: Scenario, record: Record) -> str:
         return f"skipped: {record.skipped}"
     if record.failed:
         return f"FAILED: {record.failed[:300]}"
-    if not usable(record):
-        return f"spoilt: the host took {record.stolen:.0%}"
+    if not usable(scenario, record):
+        return f"spoilt: the host took {record.stolen:.0%}, throttled {record.truth.get('throttled')}"
     one = score(scenario, record)
     verdict = "right" if one.right else "WRONG" if one.wrong else "unknown"
     found = " ".join(f"{rule} {seconds:g} s" for rule, seconds in one.found_seconds.items())

@@ -15,6 +15,8 @@ from tests.lab.scenario import DUE, NAMES, Expectation, Scenario
 Outcome = Literal["hit", "miss", "false alarm", "unknown", "right", "either"]
 #: A run in which the host took more than this of all CPUs tells nothing: the machine itself was stalled.
 SPOILT_SHARE = 0.05
+#: Throttled seconds per second; an 80 % quota under a busy thread makes 0.2.
+MET_SHARE = 0.05
 #: From here on what the host took is a true finding, and not of the scenario's making.
 STOLEN_SHARE = 0.01
 #: From here on a busy thread outside every scenario lost so much that the machine was crowded (by other runs).
@@ -61,9 +63,15 @@ class Score:
         return any(outcome in {"miss", "false alarm"} for outcome in self.outcomes.values())
 
 
-def usable(record: Record) -> bool:
-    """Whether the run says anything about the agent: it took place, on a machine that had its CPUs."""
-    return not record.skipped and record.stolen <= SPOILT_SHARE
+def usable(scenario: Scenario, record: Record) -> bool:
+    """Whether the run says anything about the agent: it took place, on a machine that had its CPUs, as it was meant.
+
+    Beside other runs a busy app may get less CPU than its quota: then the kernel throttled nobody, and there was no stall.
+    """
+    onset = next(step for step in scenario.timeline if step.mark == "onset")
+    meant = scenario.culprit == "quota" and onset.app == "busy" and scenario.environment != "guest"
+    met = not meant or record.truth.get("throttled", 1.0) >= MET_SHARE
+    return not record.skipped and record.stolen <= SPOILT_SHARE and met
 
 
 def score(scenario: Scenario, record: Record) -> Score:

@@ -43,9 +43,9 @@ def cells(scenarios: Iterable[Scenario], records: Sequence[Record]) -> list[Cell
     found = []
     for scenario in scenarios:
         mine = [record for record in records if record.scenario == scenario.id]
-        good = tuple((record, score(scenario, record)) for record in mine if usable(record))
+        good = tuple((record, score(scenario, record)) for record in mine if usable(scenario, record))
         skipped = next((record.skipped for record in mine if record.skipped), "")
-        spoilt = tuple(record for record in mine if not usable(record) and not record.skipped)
+        spoilt = tuple(record for record in mine if not usable(scenario, record) and not record.skipped)
         if mine:
             found.append(Cell(scenario, good, spoilt, skipped))
     return found
@@ -206,7 +206,7 @@ def whole(found: Sequence[Cell]) -> str:
     crowded = sum(record.crowded >= CROWDED_SHARE for cell in found for record, _ in cell.runs)
     return (
         f"{runs} runs of {len(found)} cells: {right} right, {wrong} wrong, {runs - right - wrong} with an unknown "
-        f"where an answer was due. Left out: {spoilt} in which the host took more than 5 % of this machine's CPUs. "
+        f"where an answer was due. Left out: {spoilt} in which the host took more than 5 % of this machine's CPUs, or a busy app never met its quota. "
         f"In {crowded} the runs crowded each other: a busy thread without any limit lost more than "
         f"{CROWDED_SHARE:.0%} of its time in the worst half minute.\n"
         f"\n## By scenario\n\n{by_scenario(found)}\n## By finding\n\n{by_finding(found)}"

@@ -132,7 +132,14 @@ def test_what_other_runs_still_take_may_be_said_on() -> None:
 
 @pytest.mark.parametrize(("stolen", "skipped", "good"), [(0.0, "", True), (0.2, "", False), (0.0, "no QEMU", False)])
 def test_a_run_on_a_machine_without_its_cpus_is_left_out(stolen: float, skipped: str, good: bool) -> None:
-    assert usable(record(stolen=stolen, skipped=skipped)) is good
+    assert usable(scenario(), record(stolen=stolen, skipped=skipped)) is good
+
+
+@pytest.mark.parametrize(("throttled", "good"), [(0.2, True), (0.01, False)])
+def test_a_quota_that_was_never_met_was_no_stall(throttled: float, good: bool) -> None:
+    run = record(truth={"usage": 0.6, "throttled": throttled})
+    assert usable(scenario(), run) is good
+    assert usable(scenario(culprit="nobody"), run), "nobody said that it would be met"
 
 
 def test_the_error_of_the_estimate_is_what_was_told_less_what_was_measured() -> None:

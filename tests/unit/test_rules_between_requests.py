@@ -52,6 +52,19 @@ def test_a_burst_that_was_stopped_late_in_a_period_does_not_clear_the_time_betwe
     assert isinstance(judge(scene), Present)
 
 
+@pytest.mark.parametrize(("gap", "found"), [(0.03, True), (0.09, False)], ids=["a neighbour's", "a limit's"])
+def test_short_gaps_during_requests_do_not_clear_the_time_between_them(gap: float, found: bool) -> None:
+    """gVisor on a crowded machine: a limit between requests, and neighbours all the time."""
+    scene = cloud_run()
+    for _ in range(4):
+        scene.run(40, gap=0.095, cause="hidden", in_flight=0)
+        scene.run(20, gap=gap, cause="hidden", in_flight=2)
+    judgement = judge(scene)
+    assert isinstance(judgement, Present if found else Absent), judgement
+    if isinstance(judgement, Present):
+        assert judgement.confidence < 0.95
+
+
 @pytest.mark.parametrize("told", [True, False], ids=["told", "inferred"])
 def test_gaps_as_short_as_a_neighbours_turn_convict_nobody(told: bool) -> None:
     """gVisor beside heavy neighbours: every burst is stopped for 40 ms, and nothing there counts contention."""
