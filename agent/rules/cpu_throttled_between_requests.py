@@ -222,7 +222,8 @@ def _infer(history: History, telling: Sequence[Window], reason: tuple[str, str])
     if _constant_limit(history, gone):
         return Absent("a CPU limit that stayed the same explains the gaps", evidence)
     enough = len(gone) >= EACH.value and len(there) >= EACH.value and _spells(gone, there) >= SPELLS.value
-    if enough:
+    # Elsewhere no platform does this: only a quota that the kernel counted, and that somebody moves, is told.
+    if enough and (cloud or _by_quota(gone)):
         return Present("warning", 0.6 if cloud else 0.4, settings.scope(history), evidence, _advice(history))
     nearly_all = len(gone) >= MOSTLY_GONE.value * len(telling) or Side(tuple(gone)).available <= COLLAPSED.value
     if cloud and len(gone) > EACH.value and nearly_all:
@@ -247,8 +248,12 @@ def _spells(gone: Sequence[Window], there: Sequence[Window]) -> int:
 def _constant_limit(history: History, gone: Sequence[Window]) -> bool:
     """Whether one unchanged quota, counted by the kernel, made most of these gaps."""
     limits = {r.cpu_limit_cores for r in history.window(CgroupReading, SPAN)}
-    by_quota = sum(attribute(w).quota for w in gone)
-    return len(limits) == 1 and None not in limits and by_quota * 2 > sum(w.gap_seconds for w in gone)
+    return len(limits) == 1 and None not in limits and _by_quota(gone)
+
+
+def _by_quota(gone: Sequence[Window]) -> bool:
+    """Whether the kernel's quota counters explain most of these gaps."""
+    return sum(attribute(w).quota for w in gone) * 2 > sum(w.gap_seconds for w in gone)
 
 
 def _advice(history: History) -> Advice:

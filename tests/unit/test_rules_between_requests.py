@@ -7,7 +7,7 @@ import pytest
 from agent.rules import BY_ID
 from agent.rules.rule import Absent, Judgement, Present, Unknown
 from probes.platform import Environment
-from tests.unit.builders import ALL_COUNT, CLEAN, NONE_COUNTS, Burst, Scene, beat, requests, spin, suspension
+from tests.unit.builders import ALL_COUNT, CLEAN, NONE_COUNTS, Burst, Cause, Scene, beat, requests, spin, suspension
 
 NOT_HELP = "changing the billing mode will not help"
 GONE = Burst((0.095,), burn=0.005)
@@ -206,10 +206,19 @@ def test_a_constant_limit_explains_the_gaps_only_when_throttled_time_covers_most
 
 @pytest.mark.parametrize(("spells", "found"), [(2, False), (3, True)])
 def test_inference_asks_for_three_spells_that_ended(spells: int, found: bool) -> None:
-    scene = Scene(trust=NONE_COUNTS, sandbox="gvisor")
+    scene = Scene()
     for _ in range(spells):
-        scene.run(40, spins=GONE, cause="hidden").run(40, spins=CLEAN, cause="hidden")
+        scene.run(40, spins=GONE, cause="quota", limit=0.05).run(40, spins=CLEAN, limit=2.0)
     assert isinstance(judge(scene), Present if found else Unknown)
+
+
+@pytest.mark.parametrize("cause", ["hidden", "hypervisor"])
+def test_where_no_platform_bills_by_request_the_shape_alone_convicts_nobody(cause: Cause) -> None:
+    """A crowded host gives a guest its CPU in spells, too."""
+    scene = Scene(trust=NONE_COUNTS, sandbox="gvisor") if cause == "hidden" else Scene()
+    for _ in range(4):
+        scene.run(40, spins=GONE, cause=cause).run(40, spins=CLEAN, cause=cause)
+    assert isinstance(judge(scene), Unknown)
 
 
 @pytest.mark.parametrize("in_flight", [0, None], ids=["told", "inferred"])
