@@ -53,6 +53,8 @@ class Cores:
         self._total = self._free = round(total * 1000)
         self._changed, self._stop = threading.Condition(), stop
         self._starting = self._heavy = False
+        self._greedy = 0
+        """Runs that wait for everything: small ones would never let them in."""
 
     @staticmethod
     def is_heavy(thousandths: int) -> bool:
@@ -65,11 +67,16 @@ class Cores:
     def taken(self, cores: float) -> Iterator[Share]:
         """Wait for this much and for one's turn to start; what is held is given back in the end. Raises Stopped."""
         want = self.thousandths(cores)
+        greedy = want == self._total
         with self._changed:
-            while self._starting or self._free < want or (self._heavy and self.is_heavy(want)):
-                if self._stop.is_set():
-                    raise Stopped
-                self._changed.wait(0.5)
+            self._greedy += greedy
+            try:
+                while self._must_wait(want, greedy):
+                    if self._stop.is_set():
+                        raise Stopped
+                    self._changed.wait(0.5)
+            finally:
+                self._greedy -= greedy
             self._free -= want
             self._starting, self._heavy = True, self._heavy or self.is_heavy(want)
         share = Share(self, want)
@@ -77,6 +84,10 @@ class Cores:
             yield share
         finally:
             share.end()
+
+    def _must_wait(self, want: int, greedy: bool) -> bool:
+        turn = self._starting or (self._heavy and self.is_heavy(want)) or (self._greedy and not greedy)
+        return bool(turn) or self._free < want
 
     def give(self, back: int, *, started: bool = False, light: bool = False) -> None:
         """Take back so many thousandths; `started`: the next may start; `light`: another heavy one may."""

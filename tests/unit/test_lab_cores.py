@@ -105,6 +105,24 @@ def test_one_heavy_run_goes_at_a_time_and_small_ones_beside_it() -> None:
         assert everything.held == 3000
 
 
+def test_who_wants_everything_is_not_starved_by_small_ones() -> None:
+    cores = Cores(1.0, threading.Event())
+    small = Taker(cores, 0.1)
+    assert eventually(small.holds)
+    small.started()
+    everything = Taker(cores, 5.0)
+    time.sleep(0.05)
+    late = Taker(cores, 0.1)
+    time.sleep(0.05)
+    assert not late.holds(), "there is room, and it is not its turn"
+    small.end.set()
+    assert eventually(everything.holds)
+    everything.started()
+    everything.end.set()
+    assert eventually(late.holds)
+    late.end.set()
+
+
 def test_a_share_never_grows() -> None:
     with Cores(1.0, threading.Event()).taken(0.2) as share:
         share.shrink(0.9)
