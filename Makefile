@@ -44,7 +44,7 @@ lab: .venv/.installed ## real stalls against the real agent, scored (under 20 mi
 lab-full: .venv/.installed ## every scenario five times (about 2 hours), into lab-results/
 	.venv/bin/python -m tests.lab --set full --repeats 5
 
-lab-smoke: .venv/.installed ## three scenarios in three minutes, as CI runs them
+lab-smoke: .venv/.installed ## a healthy app and a throttled one, in three minutes, as CI runs them
 	.venv/bin/python -m tests.lab --set smoke
 
 lab-tools: .venv/.installed ## install what the lab needs and can be installed by name (root)
