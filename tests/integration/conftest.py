@@ -22,6 +22,13 @@ from typing import IO, Any, NamedTuple, TypeVar
 import psutil
 import pytest
 
+
+def pytest_configure() -> None:
+    """A shell that starts us in the background has SIGINT ignored, and so would every process that we start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 ROOT = Path(__file__).resolve().parents[2]
 #: Slots a second apart, so that a test need not wait for the default ten.
 FAST = (
