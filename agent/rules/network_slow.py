@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from agent import breakdown
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules import targets
@@ -22,9 +21,9 @@ def _judge(history: History) -> Judgement:
 
 
 def _target(history: History, target: str) -> Judgement:
-    trip = breakdown.round_trips(history, SPAN, target).get("short")
-    if trip is None or trip.count < TRIPS.value:
-        return Unknown(f"{targets.name(target)} has not answered three times in the last minute", "wait, or see why")
+    trip = targets.short_trip(history, SPAN, target, int(TRIPS.value))
+    if isinstance(trip, Unknown):
+        return trip
     text = f"the network takes {1e3 * trip.network:.1f} of {1e3 * trip.wall:.1f} ms of a short round trip to {targets.name(target)}"
     evidence = [Evidence(text, trip.network, "seconds")]
     if trip.network < SLOW.value or trip.network < trip.server or trip.least_away < STEADY.value * trip.usual_away:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from agent import breakdown
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules import targets
@@ -22,9 +21,9 @@ def _judge(history: History) -> Judgement:
 
 
 def _target(history: History, target: str) -> Judgement:
-    trip = breakdown.round_trips(history, SPAN, target).get("short")
-    if trip is None or trip.count < TRIPS.value:
-        return Unknown(f"{targets.name(target)} has not answered three times in the last minute", "wait, or see why")
+    trip = targets.short_trip(history, SPAN, target, int(TRIPS.value))
+    if isinstance(trip, Unknown):
+        return trip
     away = trip.network + trip.server
     text = (
         f"SELECT 1 at {targets.name(target)} takes {1e3 * away:.1f} ms on the other side "

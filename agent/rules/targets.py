@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from agent.breakdown import RoundTrip, round_trips
 from agent.history import History
 from agent.rules.rule import Judgement, Present, Unknown
 from probes.reading import Reading
@@ -28,3 +29,11 @@ def worst(history: History, kind: type[Reading], judge: Callable[[History, str],
 def name(target: str) -> str:
     """How a target is called in a sentence."""
     return f"database {target!r}"
+
+
+def short_trip(history: History, seconds: float, target: str, least: int) -> RoundTrip | Unknown:
+    """The short round trip to a database; unknown when it was answered fewer than ``least`` times."""
+    trip = round_trips(history, seconds, target).get("short")
+    if trip is None or trip.count < least:
+        return Unknown(f"{name(target)} has not answered {least} times in the last minute", "wait, or see why")
+    return trip
