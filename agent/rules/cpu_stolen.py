@@ -10,7 +10,7 @@ from agent import breakdown
 from agent.history import History
 from agent.report import Advice, Evidence, Severity
 from agent.rules import settings
-from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from agent.rules.rule import IDLE_CLIENT, Absent, Judgement, Present, Rule, Threshold, Unknown
 from probes.suspension import SuspensionReading
 
 SPAN = 30.0
@@ -72,5 +72,5 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
-    explains=("client_suspended_holding_connection", "client_not_reading"),
+    explains=IDLE_CLIENT,
 )

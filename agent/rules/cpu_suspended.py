@@ -12,7 +12,7 @@ from agent.causes import attribute, digest
 from agent.history import History
 from agent.report import Advice, Evidence, Severity
 from agent.rules import settings
-from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from agent.rules.rule import IDLE_CLIENT, Absent, Judgement, Present, Rule, Threshold, Unknown
 from probes.spinner import STOP_GAP_SECONDS
 from probes.suspension import SuspensionReading, Window
 
@@ -113,6 +113,6 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
-    explains=("client_suspended_holding_connection", "client_not_reading"),
+    explains=IDLE_CLIENT,
     vital=True,
 )

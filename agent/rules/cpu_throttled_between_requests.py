@@ -18,7 +18,7 @@ from agent.causes import attribute, digest, suspended_share
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules import settings
-from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from agent.rules.rule import IDLE_CLIENT, Absent, Judgement, Present, Rule, Threshold, Unknown
 from probes.cgroup import CgroupReading
 from probes.requests import RequestsReading, Transition
 from probes.spinner import STOP_GAP_SECONDS
@@ -281,11 +281,5 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
-    explains=(
-        "cpu_quota_throttled",
-        "cpu_suspended",
-        "cpu_stolen",
-        "client_suspended_holding_connection",
-        "client_not_reading",
-    ),
+    explains=("cpu_quota_throttled", "cpu_suspended", "cpu_stolen", *IDLE_CLIENT),
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from agent.causes import attribute, digest
 from agent.history import History
 from agent.report import Advice, Evidence
-from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold
+from agent.rules.rule import IDLE_CLIENT, Absent, Judgement, Present, Rule, Threshold
 from probes.suspension import LONG_GAP_SECONDS, SuspensionReading
 
 SPAN = 120.0
@@ -57,6 +57,6 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
-    explains=("client_suspended_holding_connection", "client_not_reading"),
+    explains=IDLE_CLIENT,
     clear_seconds=0.0,
 )

@@ -14,6 +14,9 @@ from agent.history import History
 from agent.report import Advice, Evidence, Scope, Severity
 from probes.reading import Reading
 
+#: What whoever takes the client's CPU makes of its database connections.
+IDLE_CLIENT = ("client_suspended_holding_connection", "client_not_reading")
+
 
 @dataclass(frozen=True, slots=True)
 class Present:
