@@ -154,10 +154,23 @@ def _taken_share(history: History, readings: Sequence[SuspensionReading], frozen
     Ticks are lost, and time is stolen, on a CPU that had something to run: behind a quota inside the guest
     too, where every late heartbeat has that quota as its explanation.  They are summed over the CPUs.
     """
-    wall, platform = sum(r.seconds for r in readings), history.latest(PlatformReading)
-    cpus = (platform.cpus if platform else None) or 1
-    taken = sum((r.steal_seconds or 0.0) + (r.lost_seconds or 0.0) for r in readings) - frozen * cpus
-    return taken / cpus / wall if wall and taken > max(LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE * wall) else 0.0
+    wall, cpus = sum(r.seconds for r in readings), _cpus(history)
+    taken = _taken_seconds(readings) - frozen * cpus
+    return taken / cpus / wall if wall and _beyond_noise(taken, wall) else 0.0
+
+
+def _taken_seconds(readings: Sequence[SuspensionReading]) -> float:
+    """What /proc/stat says that the host took: stolen time and lost ticks, summed over the CPUs."""
+    return sum((r.steal_seconds or 0.0) + (r.lost_seconds or 0.0) for r in readings)
+
+
+def _beyond_noise(taken: float, wall: float) -> bool:
+    return taken > max(LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE * wall)
+
+
+def _cpus(history: History) -> int:
+    platform = history.latest(PlatformReading)
+    return (platform.cpus if platform else None) or 1
 
 
 def _assign_unknown(history: History, causes: Causes, share: float, readings: Sequence[SuspensionReading]) -> Causes:
@@ -173,12 +186,11 @@ def _assign_unknown(history: History, causes: Causes, share: float, readings: Se
     felt = sum((attribute(w) for r in readings for w in digest(r).spins), Causes())
     told = felt.hypervisor + felt.unknown
     moved = causes.unknown * (felt.hypervisor / told if told else 0.0)
-    taken = sum((r.steal_seconds or 0.0) + (r.lost_seconds or 0.0) for r in readings)
-    platform = history.latest(PlatformReading)
-    most = 2 * (causes.unknown + causes.contention) / each * ((platform.cpus if platform else None) or 1)
+    taken = _taken_seconds(readings)
+    most = 2 * (causes.unknown + causes.contention) / each * _cpus(history)
     waited = 0.0
     # Far more than all CPUs could have lost in these gaps is another event's, such as a freeze's.
-    if max(LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE * wall) < taken <= most:
+    if _beyond_noise(taken, wall) and taken <= most:
         moved = max(moved, min(causes.unknown, taken * each))
         # What the host took is run delay too, of whoever waited for that CPU.
         waited = min(causes.contention, max(0.0, taken * each - moved))
