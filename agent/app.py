@@ -26,7 +26,7 @@ from exporters.state import SlotCount, Snapshot, State
 from probes.cgroup import CgroupProbe, throttle_files
 from probes.cgroup_places import locate
 from probes.connections import ConnectionsProbe
-from probes.platform import PlatformProbe, PlatformReading, find_sandbox, kernel_release
+from probes.platform import PlatformProbe, PlatformReading
 from probes.postgres import PostgresProbe, dsn_from
 from probes.reading import NoData, Reading
 from probes.requests import InFlight, RequestsProbe
@@ -93,9 +93,7 @@ class Agent:
         self.schedule.add(probe, every, requests.timeout_seconds + 1)
         self.schedule.add(self.platform, config.platform.every_seconds, 5)
         if config.connections.ports:
-            looks = ConnectionsProbe(
-                config.connections.ports, gvisor=find_sandbox(self._root, kernel_release(self._root)) == "gvisor"
-            )
+            looks = ConnectionsProbe(config.connections.ports, gvisor=self._in_gvisor)
             self.schedule.add(looks, config.connections.every_seconds)
         postgres = config.postgres
         for name, place in postgres.targets.items():
@@ -105,6 +103,10 @@ class Agent:
                 believe_cpu=lambda: self._trust().get("thread_cpu_time") is True,
             )  # fmt: skip
             self.schedule.add(database, postgres.every_seconds, postgres.timeout_seconds + 1)
+
+    def _in_gvisor(self) -> bool:
+        platform = self.history.latest(PlatformReading)
+        return platform is not None and platform.sandbox == "gvisor"
 
     def _trust(self) -> dict[str, bool | None]:
         platform = self.history.latest(PlatformReading)

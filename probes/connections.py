@@ -102,7 +102,7 @@ class ConnectionsProbe:
 
     ``ports``: every connection to such a port is watched.  ``targets``: name of an endpoint to the addresses
     (IP, port) that the caller resolved; :meth:`watch` replaces them.  ``own_inodes`` gives the sockets to leave
-    out, by inode.  ``gvisor``: what :func:`probes.platform.find_sandbox` found.  Read at random moments:
+    out, by inode.  ``gvisor`` says whether this is one, as the platform probe found it.  Read at random moments:
     a steady rhythm can fall in step with what it looks at.
     """
 
@@ -116,7 +116,7 @@ class ConnectionsProbe:
         targets: Mapping[str, Collection[Remote]] | None = None,
         *,
         own_inodes: Callable[[], Collection[int]] | None = None,
-        gvisor: bool = False,
+        gvisor: Callable[[], bool] = lambda: False,
         netlink: Asked = sock_diag.dump,
         table: Asked = sock_table.dump,
         clock: Callable[[], float] = time.monotonic,
@@ -151,7 +151,7 @@ class ConnectionsProbe:
 
     async def read(self) -> ConnectionsReading:
         """Look once.  Raises NoData in gVisor and where neither netlink nor the tables can be read."""
-        if self._gvisor:
+        if self._gvisor():
             raise NoData(_GVISOR, _GVISOR_REMEDY)
         own = self._own_inodes()  # first: a socket that another thread closes meanwhile stays ours
         dump, refused = self._ask()

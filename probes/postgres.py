@@ -2,7 +2,7 @@
 
 Each slot asks three things on one persistent connection: ``short`` (SELECT 1), ``wait`` (a sleep on the
 server, longer than a scheduler's slice: a short probe lies at a 20 % quota, FIELD-NOTES 3) and ``bulk`` (some
-hundred rows).  More rarely a second connection is opened and closed, to see what opening costs.
+hundred rows).  Once in a while a new connection takes the old one's place, to see what opening costs.
 
 Manners: one operation in flight, read-only transactions, statement_timeout below the interval, its own
 application_name, nothing prepared, and after a failure a pause that doubles up to five minutes.
@@ -160,7 +160,7 @@ class PostgresProbe:
             method={method: 1.0}, least_round_trip_seconds=self._link.least_rtt or None,
             connect_seconds=self._link.phases, bulk_bytes=float(size), server_version=float(self._link.server_version),
             tls=self._link.tls, opened=opened, failures={},
-            unseen={} if self._link.least_rtt else {"least_round_trip_seconds": "a unix socket has no round trip that the kernel measures"},
+            unseen={} if self._link.least_rtt else {"least_round_trip_seconds": "the kernel measures no round trip on this connection"},
         )  # fmt: skip
 
     def _split(self, name: str, trip: Trip) -> Parts:

@@ -26,6 +26,8 @@ import time
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from probes.sockets import read_info
+
 Method = Literal["kernel timestamps", "run delay", "none"]
 #: Part names, in the order in which they are shown.
 PARTS = ("network", "server", "suspended", "client", "unknown")
@@ -156,17 +158,14 @@ class Arrivals:
         return None
 
     def least_rtt(self) -> float:
-        """tcpi_min_rtt, 0.0 where the kernel does not say (include/uapi/linux/tcp.h: u32 at byte 148, microseconds)."""
+        """The smallest round trip that the kernel saw (tcp_info min_rtt), seconds; 0.0 where it does not say."""
         if self._socket.family not in {socket.AF_INET, socket.AF_INET6}:
             return 0.0
         try:
             info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         except OSError:
             return 0.0
-        if len(info) < 152:
-            return 0.0
-        microseconds: int = struct.unpack_from("=I", info, 148)[0]
-        return 0.0 if microseconds == 0xFFFFFFFF else microseconds * 1e-6
+        return read_info(info, 0, len(info)).min_rtt_seconds or 0.0
 
     def close(self) -> None:
         """Give the duplicate back."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from agent.embedded import free_port
 from tests.bench.scrape import HOST, Client, first_200
 from tests.lab import Unavailable
 from tests.lab.process import Running, descendants
@@ -87,7 +87,7 @@ class Subject:
 
     def __init__(self, kind: Kind, group: CpuGroup | None = None, *, timeout: float = 90.0) -> None:
         self.kind = kind
-        self.port = _free_port()
+        self.port = free_port()
         env = {name: value for name, value in os.environ.items() if not name.startswith("STALLSCOPE_")}
         command = [*kind.command, kind.listen.format(f"{HOST}:{self.port}")]
         start = time.perf_counter()
@@ -134,13 +134,6 @@ class Subject:
         for client in self.clients.values():
             client.close()
         self._running.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind((HOST, 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def _tasks(pid: int, name: str) -> list[str]:

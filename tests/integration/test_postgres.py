@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from agent.embedded import free_port
 from probes.postgres import APPLICATION, PostgresProbe, PostgresReading, dsn_from
 from probes.round_trip import PARTS
 from tests.lab import Unavailable
@@ -126,12 +126,6 @@ def gone(server: PostgresServer) -> None:
     raise AssertionError("connections leaked")
 
 
-def closed_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [
@@ -155,7 +149,7 @@ def test_every_failure_has_its_reason_and_no_secret(
     server: PostgresServer, overrides: dict[str, str | int], reason: str
 ) -> None:
     if overrides.get("port") == -1:
-        overrides = {"port": closed_port()}
+        overrides = {"port": free_port()}
     (reading,) = ask(server.dsn(**{"user": "plain", **overrides}))
     assert reading.up is False
     assert reading.failures == {reason: 1.0}, reading.because
@@ -237,7 +231,7 @@ def test_after_a_failure_it_pauses_longer_and_longer() -> None:
 
     def dsn() -> str:
         asked[0] += 1
-        return f"postgresql://u@127.0.0.1:{closed_port()}/d"
+        return f"postgresql://u@127.0.0.1:{free_port()}/d"
 
     async def run() -> None:
         now = [0.0]

@@ -312,7 +312,7 @@ def test_a_cut_dump_is_told_and_makes_no_connection_new() -> None:
 
 
 def test_in_gvisor_nobody_is_asked() -> None:
-    scene = Scene(sock(), gvisor=True)
+    scene = Scene(sock(), gvisor=lambda: True)
     with pytest.raises(NoData, match="gVisor") as caught:
         scene.again()
     assert "gen2" in caught.value.remedy
