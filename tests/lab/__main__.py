@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tests.lab import Unavailable, cleanup, table
 from tests.lab.cores import Cores
-from tests.lab.episode import Episode, Record, complain
+from tests.lab.episode import Episode, Record
 from tests.lab.places import REPOSITORY, Stopped
 from tests.lab.scenario import Scenario, Selection, load
 from tests.lab.score import score, usable
@@ -115,6 +115,11 @@ class Lab:
             file.write(json.dumps(record.json()) + "\n")
         scenario = next(cell for cell in self.cells if cell.id == record.scenario)
         complain(f"{progress} {scenario.environment}: {record.scenario} #{record.repeat}: {_line(scenario, record)}")
+
+
+def complain(text: str) -> None:
+    """Progress goes to stderr: stdout is the table."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def _line(scenario: Scenario, record: Record) -> str:

@@ -7,7 +7,6 @@ were told. `score.py` judges it, so that a table can be made again without runni
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from typing import Any
 from tests.lab import loads
 from tests.lab.cores import HEAVY_CORES, Cores, Share
 from tests.lab.freezer import Freezer
-from tests.lab.places import PLACES, Heard, Place, Stopped, agent_words
+from tests.lab.places import PLACES, Heard, Place, Stopped
 from tests.lab.process import Running
 from tests.lab.scenario import Requests, Scenario, Step
 from tests.lab.witness import Witness
@@ -113,7 +112,7 @@ class Episode:
         self._wait(1.0)
         share.started()
         began = time.monotonic()
-        words = agent_words(place, ["doctor", "--json", "--for", f"{DOCTOR_SECONDS}s"])
+        words = place.agent_words(["doctor", "--json", "--for", f"{DOCTOR_SECONDS}s"])
         used, throttled = place.group.usage_seconds(), place.group.throttled_seconds()
         place.agent.do("doctor", words=words, mark="lift")
         answer = place.agent.wait_for(_answers("lift"), START_SECONDS).record
@@ -129,7 +128,7 @@ class Episode:
         flags = [word for key, value in scenario.settings.items() for word in ("--set", f"{key}={value}")]
         flags = [flag.replace("$app", self._name) for flag in flags]
         command = ["run", "--json", "--listen", "127.0.0.1:0", *flags]
-        place.agent.do("start", words=agent_words(place, command), env=scenario.env)
+        place.agent.do("start", words=place.agent_words(command), env=scenario.env)
         ready = place.agent.wait_for(lambda heard: "http://" in heard.text, START_SECONDS)
         url = "http://" + ready.text.partition("http://")[2].split("/")[0].split('"')[0]
         self._shrink(place, share, 0)
@@ -262,8 +261,3 @@ class Episode:
 
 def _answers(mark: str) -> Callable[[Heard], bool]:
     return lambda heard: heard.record.get("mark") == mark
-
-
-def complain(text: str) -> None:
-    """Progress goes to stderr: stdout is the table."""
-    print(text, file=sys.stderr, flush=True)

@@ -44,7 +44,7 @@ sync; poweroff -f; reboot -f
 
 
 class Guest(Running):
-    """`with Guest("python3 -c 'print(1)'") as guest: guest.ready(); guest.throttle(0.05); ...`"""
+    """`with Guest("python3 -c 'print(1)'") as guest: guest.ready(); guest.freeze(3.0); ...`"""
 
     def __init__(
         self,
@@ -60,15 +60,13 @@ class Guest(Running):
         append: str = "",
         tell: bool = False,
     ) -> None:
-        """`quota_group` is entered after boot and may be shared; without one, throttle() makes one."""
+        """`quota_group` is entered after boot and may be shared."""
         qemu = shutil.which("qemu-system-x86_64")
         if qemu is None:
             raise Unavailable("qemu-system-x86_64 is missing: install it with make lab-tools")
         kernel = debian.kernel()
         self.exit_status: int | None = None
         self._group = quota_group
-        self._own_group: CpuGroup | None = None
-        self._inside = False
         self._directory = Path(tempfile.mkdtemp(prefix="st-guest-"))
         exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in (env or {}).items())
         exports += f"LAB_SECONDS={timeout}\n"  # it ends by itself even when the harness was killed without a word
@@ -93,7 +91,7 @@ class Guest(Running):
         """Wait until the script starts; enter the quota's group, if one was given."""
         line = self.wait_for(_READY, timeout)
         if self._group is not None:
-            self._enter(self._group)
+            self._group.add(self.pid)
         return line
 
     def wait(self, timeout: float | None = None) -> int:
@@ -104,14 +102,6 @@ class Guest(Running):
                 self.exit_status = int(found[1])
                 return self.exit_status
         raise EOFError(f"the guest ended without the script's status; last lines: {self.tail()}")
-
-    def throttle(self, cores: float | None) -> CpuGroup:
-        """Give the whole machine that much CPU; None lifts it. The group's counters tell the truth."""
-        if self._group is None:
-            self._group = self._own_group = CpuGroup(f"guest{self.pid}").__enter__()
-        self._enter(self._group)
-        self._group.set_quota(cores)
-        return self._group
 
     def stop(self) -> None:
         """Freeze every virtual CPU; the guest's clock jumps or stands, as its clocksource has it."""
@@ -127,12 +117,5 @@ class Guest(Running):
         finally:
             self.cont()
 
-    def _enter(self, group: CpuGroup) -> None:
-        if not self._inside:
-            group.add(self.pid)
-            self._inside = True
-
     def _remove(self) -> None:
-        if self._own_group is not None:
-            self._own_group.close()
         shutil.rmtree(self._directory, ignore_errors=True)

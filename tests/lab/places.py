@@ -101,13 +101,17 @@ class Place:
         self.python, self.loads_file = python, loads_file
         self.freezer: Freezer | None = None
 
+    def agent_words(self, command: Sequence[str]) -> list[str]:
+        """The agent's command line in this place."""
+        return [self.python, "-m", "agent.cli", *command]
+
     def stand_still(self, by: str) -> Callable[[], None]:
         """Stop everything in the app's group; the function that is returned lets it go on."""
-        pids = self.group.pids()
         if by == "freezer":
             assert self.freezer is not None
             self.freezer.set("FROZEN")
             return partial(self.freezer.set, "THAWED")
+        pids = self.group.pids()
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
 
@@ -168,8 +172,3 @@ PLACES: Mapping[str, Callable[[float, threading.Event, bool], Any]] = {
     "gvisor": in_gvisor,
     "guest": in_guest,
 }
-
-
-def agent_words(place: Place, command: Sequence[str]) -> list[str]:
-    """The agent's command line in this place."""
-    return [place.python, "-m", "agent.cli", *command]
