@@ -28,14 +28,20 @@ from probes.cgroup_places import locate
 from probes.connections import ConnectionsProbe
 from probes.platform import PlatformProbe, PlatformReading
 from probes.postgres import PostgresProbe, dsn_from
+from probes.postgres_server import PostgresServerProbe
 from probes.reading import NoData, Reading
 from probes.requests import InFlight, RequestsProbe
+from probes.sockets import Remote
 from probes.suspension import SuspensionProbe
 
 #: Time between two spins of each length where the kernel's own counters can be believed, and where not:
 #: there the ladder is climbed from time to time, because nothing else would show a mild quota.
 SPIN_EVERY_SEEN = (24.0, 0.0, 0.0, 0.0)
 SPIN_EVERY_BLIND = (15.0, 60.0, 1800.0, 3600.0)
+
+
+#: Looks at the connections in one slot: their share of a minute rests on six times as many.
+LOOKS = 3
 
 
 class Agent:
@@ -67,10 +73,12 @@ class Agent:
         self.cost = Cost(lambda: self.suspension.child_pid)
         self.schedule = Schedule(self.history, self._after, over_budget=self._over_budget)
         self._environ = environ
+        self._connections: ConnectionsProbe | None = None
+        self._peers: dict[str, Remote] = {}
         self._add_probes()
         # A rule about something that nobody asked to watch would be an unknown that nobody can lift.
         watched = {entry.probe.reading_type for entry in self.schedule.entries}
-        rules = [r for r in RULES if r.id not in config.rules.disabled and watched.issuperset(r.needs)]
+        rules = [r for r in RULES if r.id not in config.rules.disabled and r.can_run(watched)]
         self.engine = Engine(self.history, rules=rules)
         self._version = 0
         self.lines_dropped: Callable[[], int] = lambda: 0
@@ -93,16 +101,28 @@ class Agent:
         self.schedule.add(probe, every, requests.timeout_seconds + 1)
         self.schedule.add(self.platform, config.platform.every_seconds, 5)
         if config.connections.ports:
-            looks = ConnectionsProbe(config.connections.ports, gvisor=self._in_gvisor)
-            self.schedule.add(looks, config.connections.every_seconds)
+            connections = ConnectionsProbe(config.connections.ports, gvisor=self._in_gvisor, looks=LOOKS)
+            self.schedule.add(connections, config.connections.every_seconds)
+            self._connections = connections
         postgres = config.postgres
         for name, place in postgres.targets.items():
             database = PostgresProbe(
                 name, dsn_from(place, self._environ), rows=postgres.rows, timeout=postgres.timeout_seconds,
                 connect_every=postgres.connect_every_seconds,
-                believe_cpu=lambda: self._trust().get("thread_cpu_time") is True,
+                believe_cpu=lambda: self._trust().get("thread_cpu_time") is True, on_peer=self._met,
             )  # fmt: skip
             self.schedule.add(database, postgres.every_seconds, postgres.timeout_seconds + 1)
+            if postgres.server_view:
+                server = PostgresServerProbe(database)
+                self.schedule.add(server, postgres.every_seconds, 2 * postgres.timeout_seconds + 1)
+
+    def _met(self, target: str, peer: Remote | None) -> None:
+        """A configured database is there: the app's connections to it go by its name."""
+        if peer is None or self._peers.get(target) == peer:
+            return
+        self._peers[target] = peer
+        if self._connections is not None:
+            self._connections.watch({name: [remote] for name, remote in self._peers.items()})
 
     def _in_gvisor(self) -> bool:
         platform = self.history.latest(PlatformReading)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from agent import breakdown
+from agent import breakdown, waits
 from agent.history import History
 from agent.report import (
     AgentSelf,
@@ -32,6 +32,7 @@ from agent.rules.rule import Absent, Judgement, Present, Rule, Unknown
 from probes.cgroup import CgroupReading
 from probes.platform import PlatformReading
 from probes.postgres import PostgresReading
+from probes.postgres_server import PostgresServerReading
 from probes.reading import Reading
 from probes.round_trip import PARTS as ROUND_TRIP_PARTS
 from probes.suspension import SuspensionReading
@@ -102,20 +103,28 @@ class Engine:
         return {rule: state.verdict for rule, state in self._states.items()}
 
     def _ask(self, rule: Rule) -> Judgement:
-        for need in rule.needs:
-            # A rule about several targets says itself what it lacks of each.
-            coverage = max(
-                (self._history.coverage(need, rule.span_seconds, target) for target in self._targets(need)), default=0.0
-            )
-            if coverage < LEAST_COVERAGE:
-                because, remedy = self._history.why_missing(need, rule.span_seconds)
-                share = f"only {coverage:.0%} of the due {need.probe} slots carried data" if coverage else ""
-                return Unknown(because or share or f"no {need.probe} reading yet", remedy)
+        lacks = [self._lack(need, rule.span_seconds) for need in rule.needs]
+        watched = [source for source in rule.uses if source in self._history.kinds()] or rule.uses
+        other = [self._lack(source, rule.span_seconds) for source in watched]
+        if other and all(other):
+            lacks += other
+        for lack in lacks:
+            if lack is not None:
+                return lack
         try:
             return rule.judge(self._history)
         except Exception as error:  # a defect in one rule must not silence the others
             _log.debug("rule %s failed", rule.id, exc_info=True)
             return Unknown(f"the rule itself failed: {type(error).__name__}", "report this as a bug")
+
+    def _lack(self, need: type[Reading], seconds: float) -> Unknown | None:
+        """Why there is too little of a reading; a rule about several targets says itself what it lacks of each."""
+        coverage = max((self._history.coverage(need, seconds, t) for t in self._targets(need)), default=0.0)
+        if coverage >= LEAST_COVERAGE:
+            return None
+        because, remedy = self._history.why_missing(need, seconds)
+        share = f"only {coverage:.0%} of the due {need.probe} slots carried data" if coverage else ""
+        return Unknown(because or share or f"no {need.probe} reading yet", remedy)
 
     def _targets(self, need: type[Reading]) -> list[str]:
         """The targets of a labelled reading; of any other the own one alone."""
@@ -172,6 +181,15 @@ class Engine:
             breakdown=Breakdown(
                 {part: round(share, 4) for part, share in cpu.shares.items()} if cpu else {},
                 {target: self._postgres(target) for target in self._history.targets(PostgresReading)},
+                {
+                    remote: {
+                        "unread": round(seen.unread, 4),
+                        "waiting": round(seen.waiting, 4),
+                        "idle": round(seen.idle, 4),
+                    }
+                    for remote, seen in waits.connections(self._history, BREAKDOWN_SECONDS).items()
+                },
+                dict(filter(None, map(self._sessions, self._history.targets(PostgresServerReading)))),
             ),
             platform=platform.summary if platform is not None else {},
             agent=agent,
@@ -184,6 +202,13 @@ class Engine:
             operation: {part: round(getattr(trip, part), 6) for part in ("wall", *ROUND_TRIP_PARTS)}
             for operation, trip in trips.items()
         }
+
+    def _sessions(self, target: str) -> tuple[str, dict[str, float]] | None:
+        seen = waits.sessions(self._history, BREAKDOWN_SECONDS, target)
+        if seen is None:
+            return None
+        numbers = {"idle": seen.idle, "idle in transaction": seen.idle_in_transaction, **seen.active}
+        return target, {what: round(number, 3) for what, number in numbers.items()}
 
     def _finding(self, rule: Rule, present: Mapping[str, Present]) -> Finding:
         judgement = present[rule.id]
@@ -239,7 +264,7 @@ class Engine:
         checks: dict[str, tuple[Check, ...]] = {}
         if cpu is not None:
             checks["cpu:suspended"] = (Check("system", status, now, round(cpu.suspended, 4), "ratio"),)
-        for need in {need for rule in self.rules for need in rule.needs}:
+        for need in {need for rule in self.rules for need in rule.sources} & set(self._history.kinds()):
             covered = min(
                 (self._history.coverage(need, BREAKDOWN_SECONDS, target) for target in self._targets(need)), default=0.0
             )

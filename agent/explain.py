@@ -18,6 +18,7 @@ def as_json(rule: Rule) -> dict[str, Any]:
         "title": rule.title,
         "meaning": rule.meaning,
         "needs": [need.probe for need in rule.needs],
+        "uses": [source.probe for source in rule.uses],
         "span_seconds": rule.span_seconds,
         "for_seconds": rule.for_seconds,
         "clear_seconds": rule.clear_seconds,
@@ -34,7 +35,7 @@ def as_text(rule: Rule) -> str:
     lines += [f"  {t.name}: {t.value:g} {t.unit}".rstrip() + f"  ({t.source})" for t in rule.thresholds]
     lines += [
         f"  over {rule.span_seconds:g} s; appears after {rule.for_seconds:g} s, clears after {rule.clear_seconds:g} s",
-        f"  needs readings of: {', '.join(need.probe for need in rule.needs)}; unknown below half coverage",
+        f"  needs readings of: {needs_of(rule)}; unknown below half coverage",
         "",
         fill(f"Do: {rule.advice}", WIDTH),
         fill(f"Proved wrong if: {rule.disproof}", WIDTH),
@@ -42,6 +43,14 @@ def as_text(rule: Rule) -> str:
     if rule.explains:
         lines.append(fill(f"When present it explains: {', '.join(rule.explains)}", WIDTH))
     return "\n".join(lines)
+
+
+def needs_of(rule: Rule) -> str:
+    """What it rests on, in words: all of some, or any one of others."""
+    parts = [need.probe for need in rule.needs]
+    if rule.uses:
+        parts.append(" or ".join(source.probe for source in rule.uses))
+    return ", ".join(parts)
 
 
 def overview(rules: Iterable[Rule]) -> str:

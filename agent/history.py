@@ -70,6 +70,10 @@ class History:
         """The targets that this reading type has been due for."""
         return [target for kind, target in self._slots if kind is reading_type]
 
+    def kinds(self) -> set[type[Reading]]:
+        """The reading types that have been due."""
+        return {kind for kind, _ in self._slots}
+
     def coverage(self, reading_type: type[Reading], seconds: float, target: str = "") -> float:
         """Share of the due slots of the last ``seconds`` that carried data; 0.0 when none was due."""
         slots = self.slots(reading_type, seconds, target)

@@ -92,10 +92,15 @@ class Breakdown:
 
     ``cpu``: shares of wall time over the breakdown window, summing to 1.0; empty while unmeasured.
     ``postgres``: database -> operation -> mean seconds of ``wall`` and of its parts, which sum to it.
+    ``connections``: remote endpoint -> shares of its connections ``unread``, ``waiting`` and ``idle``, summing to 1.0.
+    ``sessions``: database -> what its sessions do, mean number of them at any moment: ``idle``, ``idle in transaction``,
+    and the active ones by what they wait for (``running``: nothing).
     """
 
     cpu: Mapping[str, float] = field(default_factory=dict)
     postgres: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    connections: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    sessions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

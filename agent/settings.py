@@ -148,6 +148,7 @@ class Postgres(_Section):
     every_seconds: float = Field(10.0, ge=2, le=300, description="Time between two slots of one database.")
     timeout_seconds: float = Field(5.0, ge=0.5, le=30, description="Time-out of a slot; the server's is four fifths.")
     rows: int = Field(500, ge=1, le=10000, description="Rows of the bulk operation, 200 bytes each.")
+    server_view: bool = Field(True, description="Ask the server about its sessions, locks and limits too.")
     connect_every_seconds: float = Field(60.0, ge=10, le=3600, description="Time between two new connections.")
 
 

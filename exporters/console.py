@@ -30,6 +30,7 @@ def render(report: Mapping[str, Any], *, colour: bool = False) -> str:
         _head(report, paint),
         _breakdown(report, paint),
         _round_trips(report, paint),
+        _database(report, paint),
         _findings(report, paint),
         _list("Ruled out", report["ruled_out"], "rule", paint),
         _list("Cannot be judged here", report["unknown"], "rule", paint),
@@ -72,6 +73,18 @@ def _round_trips(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
                 f"{part} {1e3 * seconds:.1f}" for part, seconds in parts.items() if part != "wall" and seconds >= 5e-5
             ]
             yield f"  {operation:<8} {1e3 * parts['wall']:8.1f} = {' + '.join(told)}"
+        yield ""
+
+
+def _database(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
+    for remote, shares in report["breakdown"].get("connections", {}).items():
+        told = ", ".join(f"{what} {share:.0%}" for what, share in shares.items() if share >= 0.005)
+        if told:
+            yield f"{paint('bold', f'Connections to {remote}')}: {told}"
+    for target, numbers in report["breakdown"].get("sessions", {}).items():
+        told = ", ".join(f"{what} {number:.1f}" for what, number in numbers.items() if number >= 0.05)
+        yield f"{paint('bold', f'Sessions of database {target!r}')}: {told or 'none but the agent'}"
+    if any(report["breakdown"].get(part) for part in ("connections", "sessions")):
         yield ""
 
 

@@ -10,6 +10,7 @@ from probes.cgroup import CgroupReading
 from probes.connections import ConnectionsReading
 from probes.platform import PlatformReading
 from probes.postgres import PostgresReading
+from probes.postgres_server import PostgresServerReading
 from probes.reading import Reading
 from probes.requests import RequestsReading
 from probes.suspension import SuspensionReading
@@ -20,5 +21,6 @@ READINGS: tuple[type[Reading], ...] = (
     PlatformReading,
     RequestsReading,
     PostgresReading,
+    PostgresServerReading,
     ConnectionsReading,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from probes.sockets import Socket, TcpInfo
+from probes.sockets import TIME_WAIT_SECONDS, Socket, TcpInfo
 
 #: A reply that lies longer than this is not being fetched (field study: see probes.connections).
 UNREAD_SECONDS = 0.02
@@ -21,7 +21,7 @@ _FIRST = "this is the first reading: nothing to compare with yet"
 _STILL = "no time has passed since the previous reading"
 _UNTOLD = "the kernel does not tell it of any of these connections"
 _NOTHING_SENT = "no segment with data is known to have been sent since the previous reading"
-_RATES = ("round_trips_per_second", "new_connections_per_second")
+_RATES = ("round_trips_per_second", "busiest_round_trips_per_second", "new_connections_per_second")
 
 Group = Literal["unread", "waiting", "idle"]
 GROUPS: tuple[Group, ...] = ("unread", "waiting", "idle")
@@ -86,10 +86,19 @@ class Look(NamedTuple):
 
 
 class Sums:
-    """One reading in the making: the fields and the reasons of the missing ones."""
+    """One reading in the making: the fields and the reasons of the missing ones.
 
-    def __init__(self, endpoints: Mapping[str, Sequence[Socket]], because: str) -> None:
+    ``endpoints`` are the sockets of the last look by endpoint, ``seen`` those of all looks of this reading.
+    """
+
+    def __init__(
+        self,
+        endpoints: Mapping[str, Sequence[Socket]],
+        because: str,
+        seen: Mapping[str, Sequence[Socket]] | None = None,
+    ) -> None:
         self._endpoints, self._because = endpoints, because or _UNTOLD
+        self._seen = endpoints if seen is None else seen
         self.fields: dict[str, Any] = {}
         self.unseen: dict[str, str] = {}
 
@@ -100,21 +109,34 @@ class Sums:
         self._put("unread_bytes", {end: sum(s.rqueue for s in found) for end, found in ends.items()})
         rtts = {end: [r for s in found if (r := s.info.min_rtt_seconds) is not None] for end, found in ends.items()}
         self._put("min_rtt_seconds", {end: min(found, default=None) for end, found in rtts.items()})
-        groups = {end: [g for g in map(classify, found) if g] for end, found in ends.items()}
+        groups = {end: [g for g in map(classify, found) if g] for end, found in self._seen.items()}
         for group in GROUPS:
             shares = {end: found.count(group) / len(found) if found else None for end, found in groups.items()}
             self._put(f"{group}_ratio", shares)
+        waits = {end: _mean_wait(found) for end, found in self._seen.items()}
+        self.fields["waiting_seconds"] = {end: wait for end, wait in waits.items() if wait is not None}
+        if "waiting_ratio" in self.unseen:
+            self._absent(("waiting_seconds",), self._because)
+
+    def fill_closed(self, closed: Mapping[str, int], because: str) -> None:
+        """What this side closed within the last minute, by endpoint."""
+        if because:
+            self._absent(("closed_per_second",), because)
+            return
+        known = {end: closed.get(end, 0) / TIME_WAIT_SECONDS for end in {*self._endpoints, *closed}}
+        self._put("closed_per_second", known)
 
     def fill_growth(self, before: Look | None, look: Look) -> None:
         """What changed since the look before."""
         if before is None:
             self._absent((*_RATES, "request_bytes", "retransmits"), _FIRST)
             return
-        new, sent, acked, again = {}, {}, {}, {}
+        new, sent, acked, again, most = {}, {}, {}, {}, {}
         for end, found in self._endpoints.items():
             made, counts = zip(*map(before.growth, found), strict=True)
             new[end] = sum(made)
             sent[end], acked[end], again[end] = map(_total, zip(*counts, strict=True))
+            most[end] = max((count[0] for count in counts if count[0] is not None), default=None)
         self._put("retransmits", again)
         self._put("request_bytes", {end: _quotient(acked[end], sent[end]) for end in sent}, _NOTHING_SENT)
         seconds = look.taken - before.taken
@@ -122,6 +144,7 @@ class Sums:
             self._absent(_RATES, _STILL)
             return
         self._put("round_trips_per_second", {end: _quotient(count, seconds) for end, count in sent.items()})
+        self._put("busiest_round_trips_per_second", {end: _quotient(count, seconds) for end, count in most.items()})
         self._put("new_connections_per_second", {end: count / seconds for end, count in new.items()})
         if missing := look.missing or before.missing:
             self._absent(("new_connections_per_second",), missing)
@@ -137,6 +160,13 @@ class Sums:
         for name in names:
             self.fields[name] = None
             self.unseen[name] = because
+
+
+def _mean_wait(found: Iterable[Socket]) -> float | None:
+    """How long the waiting ones have waited, on average; None when nobody waits or it is not told."""
+    since = [s.info.last_data_sent_seconds for s in found if classify(s) == "waiting"]
+    known = [seconds for seconds in since if seconds is not None]
+    return sum(known) / len(known) if known else None
 
 
 def key_of(found: Socket) -> Key:

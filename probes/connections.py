@@ -1,7 +1,7 @@
 """The app's connections to its databases, as the kernel sees them: who waits for whom.
 
 Seen from the shared network namespace, without a credential and without touching a connection.  Each read
-takes one dump (:mod:`probes.sock_diag`) and puts every socket into one of three groups:
+takes some dumps a moment apart (:mod:`probes.sock_diag`) and puts every socket into one of three groups:
 
 * *unread*: the reply lies in the client's own kernel and nobody takes it.  Field study, under a quota: 69-98 %
   of the samples with pgx, 0 when the server, a lock or the network was slow.  It proves a client that does not
@@ -15,8 +15,15 @@ share of time in flight when requests are tiny (N+1 queries; field study: 0.82 a
 larger than a segment, a pipeline and a retransmission count several times.  A TCP proxy hides the network
 from ``min_rtt_seconds``, which stays true under a quota; the smoothed ``rtt`` does not.
 
-What cannot be seen: a connection that came and went between two reads, what a connection did after the last
-read before its end, TLS or text of any kind, and connections over Unix sockets.
+A look at a random moment of a wait finds it half over on average: ``waiting_seconds`` is half of the length
+of the waits, the long ones counting more.
+
+A connection that came and went between two reads leaves a socket in TIME_WAIT for a minute on the side
+that closed first, which is the client's with every common driver; ``closed_per_second`` counts these.  The
+agent's own are among them, about one a minute for each database that it watches.
+
+What cannot be seen: what a connection did after the last read before its end, TLS or text of any kind, and
+connections over Unix sockets.
 
 Where netlink is refused, :mod:`probes.sock_table` gives connections and queues, at a higher price.  In gVisor
 there is nothing to believe.
@@ -29,12 +36,14 @@ costs eight times as much as with 10; the sums then add another half to it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import os
+import random
 import stat
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -50,6 +59,8 @@ MOST_ENDPOINTS = 32
 OTHER = "other"
 #: After a refusal netlink is not asked for so long: each question may make the kernel look for a module.
 REFUSED_SECONDS = 60.0
+#: Between two looks of one read: more than a scheduler's period of 100 ms apart on average, and never in step with it.
+BETWEEN_SECONDS = (0.03, 0.17)
 
 _REMEDY = "let the agent see the network namespace of the application, with its /proc and NETLINK_SOCK_DIAG allowed"
 _CHANGED = "other addresses are watched than at the previous reading"
@@ -80,6 +91,9 @@ class ConnectionsReading(Reading):
         "Share of the connections that sent a request, or a part of one, and have received nothing since", by="remote"
     )
     idle_ratio: Mapping[str, float] | None = gauge("Share of the connections that are neither", by="remote")
+    waiting_seconds: Mapping[str, float] | None = gauge(
+        "How long the waiting ones have waited at a random moment, on average: half of a wait's length", by="remote"
+    )
     unread_bytes: Mapping[str, float] | None = gauge(
         "Received by the client's kernel and not yet read by the client", by="remote"
     )
@@ -90,20 +104,26 @@ class ConnectionsReading(Reading):
     round_trips_per_second: Mapping[str, float] | None = gauge(
         "Segments with data that the client sent per second: about one per small request", by="remote"
     )
+    busiest_round_trips_per_second: Mapping[str, float] | None = gauge(
+        "The same of the one connection that has the most", by="remote"
+    )
     request_bytes: Mapping[str, float] | None = gauge("Mean bytes sent per segment with data", by="remote")
     new_connections_per_second: Mapping[str, float] | None = gauge(
         "Connections that the previous reading did not have, per second; shorter ones go unseen", by="remote"
+    )
+    closed_per_second: Mapping[str, float] | None = gauge(
+        "Connections that the client closed in the last minute, per second (sockets in TIME_WAIT)", by="remote"
     )
     retransmits: Mapping[str, float] | None = increment("Segments that the client sent again", by="remote")
 
 
 class ConnectionsProbe:
-    """Watches the connections of one network namespace; one dump per read, meant for every second or two.
+    """Watches the connections of one network namespace.
 
     ``ports``: every connection to such a port is watched.  ``targets``: name of an endpoint to the addresses
     (IP, port) that the caller resolved; :meth:`watch` replaces them.  ``own_inodes`` gives the sockets to leave
-    out, by inode.  ``gvisor`` says whether this is one, as the platform probe found it.  Read at random moments:
-    a steady rhythm can fall in step with what it looks at.
+    out, by inode.  ``gvisor`` says whether this is one, as the platform probe found it.  Each read takes ``looks``
+    dumps, a random moment apart: a steady rhythm can fall in step with what it looks at.
     """
 
     name = "connections"
@@ -118,13 +138,17 @@ class ConnectionsProbe:
         own_inodes: Callable[[], Collection[int]] | None = None,
         gvisor: Callable[[], bool] = lambda: False,
         netlink: Asked = sock_diag.dump,
+        closed: Asked = sock_diag.dump_closed,
         table: Asked = sock_table.dump,
+        looks: int = 1,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._ports = frozenset(ports)
         self._own_inodes = own_inodes or sockets_of_this_process
         self._gvisor = gvisor
-        self._netlink, self._table, self._clock = netlink, table, clock
+        self._netlink, self._closed, self._table, self._clock = netlink, closed, table, clock
+        self._looks, self._sleep = looks, sleep
         self._refused, self._refused_until = "", -math.inf
         self._last: Look | None = None
         self._wanted: list[Remote] = []
@@ -150,16 +174,22 @@ class ConnectionsProbe:
         self._targets, self._names, self._wanted = frozenset(targets), names, wanted
 
     async def read(self) -> ConnectionsReading:
-        """Look once.  Raises NoData in gVisor and where neither netlink nor the tables can be read."""
+        """Look.  Raises NoData in gVisor and where neither netlink nor the tables can be read."""
         if self._gvisor():
             raise NoData(_GVISOR, _GVISOR_REMEDY)
-        own = self._own_inodes()  # first: a socket that another thread closes meanwhile stays ours
-        dump, refused = self._ask()
-        sockets = [s for s in dump.sockets if s.inode not in own]
+        seen: list[Socket] = []
+        for turn in range(self._looks):
+            if turn:
+                await self._sleep(random.uniform(*BETWEEN_SECONDS))  # noqa: S311 - no secret
+            own = self._own_inodes()  # first: a socket that another thread closes meanwhile stays ours
+            dump, refused = self._ask()
+            sockets = [s for s in dump.sockets if s.inode not in own]
+            seen += sockets
         before, look = self._last, Look(self._clock(), dump.missing, {key_of(s): s for s in sockets})
         self._last = look
-        sums = Sums(self._by_endpoint(sockets), refused)
+        sums = Sums(self._by_endpoint(sockets), refused, self._by_endpoint(seen))
         sums.fill_states(self._targets)
+        sums.fill_closed(*self._count_closed(refused))
         if look.missing:
             sums.unseen["connections"] = look.missing
         sums.fill_growth(before, look)
@@ -181,6 +211,16 @@ class ConnectionsProbe:
             return self._table(self._wanted), f"{self._refused}; /proc/net/tcp, read instead at a higher cost, lacks it"
         except OSError as error:
             raise NoData(f"{self._refused}; {why(error)}", _REMEDY) from error
+
+    def _count_closed(self, refused: str) -> tuple[dict[str, int], str]:
+        """Sockets in TIME_WAIT by endpoint, or why they could not be counted."""
+        if refused:
+            return {}, refused
+        try:
+            dump = self._closed(self._wanted)
+        except OSError as error:
+            return {}, f"NETLINK_SOCK_DIAG: {why(error)}"
+        return {end: len(found) for end, found in self._by_endpoint(dump.sockets).items()}, ""
 
     def _by_endpoint(self, sockets: Iterable[Socket]) -> dict[str, list[Socket]]:
         """The named and then the busiest endpoints by their labels, all others together."""

@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from probes.postgres_failures import LinkFailed
-from probes.postgres_link import Link, RunDelay, connect
+from probes.postgres_failures import REFUSED, LinkFailed
+from probes.postgres_link import Link, Row, RunDelay, connect
 from probes.reading import Reading, flag, gauge, increment
 from probes.round_trip import PARTS, Method, Parts, Trip, split
+from probes.server_sql import APPLICATION
 
-APPLICATION = "stallscope"
 WAIT_SECONDS = 0.02
 ROW_BYTES = 200
 MOST_PAUSE_SECONDS = 300.0
@@ -90,11 +90,17 @@ class PostgresProbe:
         timeout: float = 5.0,
         connect_every: float = 60.0,
         believe_cpu: Callable[[], bool] = lambda: True,
+        on_peer: Callable[[str, tuple[str, int] | None], None] = lambda _target, _peer: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``dsn`` is asked for each connection, so that a rotated secret is taken up; it may raise OSError or ValueError."""
+        """``dsn`` is asked for each connection, so that a rotated secret is taken up; it may raise OSError or ValueError.
+
+        ``on_peer`` is told, after each connection, the target and where it really is.
+        """
         self.target, self._dsn, self._rows, self._timeout = target, dsn, rows, timeout
         self._connect_every, self._believe_cpu, self._clock = connect_every, believe_cpu, clock
+        self._on_peer = on_peer
+        self._turn = asyncio.Lock()
         self._run_delay = RunDelay()
         self._link: Link | None = None
         self._connected = float("-inf")
@@ -105,6 +111,40 @@ class PostgresProbe:
 
     async def read(self) -> PostgresReading:
         """Ask once."""
+        async with self._turn:
+            return await self._read()
+
+    @property
+    def connection(self) -> object:
+        """What stands for the present connection: another object for another one, ``None`` while there is none."""
+        return self._link
+
+    @property
+    def server_version(self) -> int:
+        """As libpq has it, 0 while there is no connection."""
+        return self._link.server_version if self._link is not None else 0
+
+    async def rows(self, query: str) -> list[Row]:
+        """Run one SELECT on the connection, never while another operation is under way.
+
+        Raises LinkFailed, also while there is no connection: opening one is :meth:`read`'s.
+        """
+        async with self._turn:
+            if self._link is None:
+                raise self._last_failure or LinkFailed("closed", "there is no connection yet", "wait for the next slot")
+            whole = False
+            try:
+                found = await self._link.rows(query)
+                whole = True
+            except LinkFailed as fault:
+                whole = fault.reason == REFUSED
+                raise
+            finally:
+                if not whole:  # half of an answer may be under way
+                    self._close()
+            return found
+
+    async def _read(self) -> PostgresReading:
         opened = 0.0
         try:
             if self._link is None and self._clock() < self._again and self._last_failure is not None:
@@ -136,6 +176,7 @@ class PostgresProbe:
         link = await connect(dsn, application=APPLICATION, options=options)
         self._close()
         self._link, self._connected = link, self._clock()
+        self._on_peer(self.target, link.peer)
 
     async def _ask(self, opened: float) -> PostgresReading:
         assert self._link is not None

@@ -6,6 +6,7 @@ looked for are those of PostgreSQL 12 to 18 and libpq in English; in another lan
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 #: What libpq or the server says (first match decides) -> reason, sentence, remedy.
@@ -37,3 +38,18 @@ def failure(text: str) -> LinkFailed:
         if any(needle in text for needle in needles):
             return LinkFailed(*known)
     return LinkFailed(*_OTHER)
+
+
+#: SQLSTATE of a query that the server did not run -> sentence, remedy (PostgreSQL's appendix A).
+REFUSALS: Final[Mapping[str, tuple[str, str]]] = {
+    "42501": ("this role may not read it", "GRANT pg_monitor TO the role of the agent"),
+    "57014": ("it took longer than statement_timeout", "look at the server: it is busy, or postgres.timeout_seconds is short"),
+    "55000": ("the server was not started with the library that it needs", "add it to shared_preload_libraries and restart the server"),
+}  # fmt: skip
+REFUSED = "refused by the server"
+
+
+def refusal(state: str) -> LinkFailed:
+    """A query that the server did not run, by its SQLSTATE; the session goes on."""
+    because, remedy = REFUSALS.get(state, (f"the server refused the query (SQLSTATE {state})", ""))
+    return LinkFailed(REFUSED, because, remedy)

@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from probes.postgres_failures import LinkFailed, failure
+from probes.postgres_failures import LinkFailed, failure, refusal
 from probes.round_trip import Arrivals, Read, Trip
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: A phase of opening a connection, by libpq's status while it lasts.
 PHASES: Final = ("dns", "tcp", "tls", "authentication", "ready")
+#: A row as the server writes it; ``None`` is NULL.
+Row = tuple[str | None, ...]
 _CLOCK = "SELECT extract(epoch FROM clock_timestamp() - statement_timestamp())"
 
 
@@ -51,6 +53,46 @@ class Link:
         """Seconds; 0.0 where the kernel does not say."""
         return self._arrivals.least_rtt()
 
+    @property
+    def peer(self) -> tuple[str, int] | None:
+        """Address and port of the server, or of what stands before it; ``None`` over a unix socket."""
+        return self._arrivals.peer()
+
+    async def rows(self, query: str) -> list[Row]:
+        """Run one SELECT in a transaction of its own.
+
+        A simple Query.  Raises LinkFailed; its reason is ``refused by the server`` when the session is none the worse
+        for it, such as for a missing privilege.
+        """
+        from psycopg import Error, pq  # noqa: PLC0415 - loaded with the connection
+
+        connection = self._connection
+        try:
+            connection.send_query(query.encode())
+            await self._flush()
+            results = [result async for result in self._results([])]
+        except Error as error:
+            raise failure(str(error)) from None
+        if not results:
+            raise failure("EOF")
+        if results[-1].status != pq.ExecStatus.TUPLES_OK:
+            raise self._refusal(results[-1])
+        found = results[-1]
+        return [
+            tuple(None if (value := found.get_value(row, column)) is None else value.decode("utf-8", "replace")
+                  for column in range(found.nfields))
+            for row in range(found.ntuples)
+        ]  # fmt: skip
+
+    def _refusal(self, result: pq.abc.PGresult) -> LinkFailed:
+        """What the server says of a query that it did not run; its text may hold names, its SQLSTATE does not."""
+        from psycopg import pq  # noqa: PLC0415 - loaded with the connection
+
+        state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode("ascii", "replace")
+        if not state or self._connection.status == pq.ConnStatus.BAD:
+            return failure(result.error_message.decode("utf-8", "replace"))
+        return refusal(state)
+
     async def ask(self, operation: str, run_delay: RunDelay) -> tuple[Trip, int]:
         """Run one operation in a read-only transaction.  Returns the trip and the bytes of its rows.
 
@@ -72,17 +114,7 @@ class Link:
         await self._flush()
         sent = time.monotonic()
         reads: list[Read] = []
-        results = []
-        while True:
-            while connection.is_busy():
-                await _ready(connection.socket, writing=False)
-                arrived = self._arrivals.first(began)
-                connection.consume_input()
-                reads.append(Read(arrived, time.monotonic()))
-            result = connection.get_result()
-            if result is None:
-                break
-            results.append(result)
+        results = [result async for result in self._results(reads, began)]
         done = time.monotonic()
         waited = run_delay.seconds()
         failed = [r for r in results if r.error_message]
@@ -97,6 +129,20 @@ class Link:
         )  # fmt: skip
         size = sum(len(rows.get_value(row, 0) or b"") for row in range(rows.ntuples)) if rows.nfields else 0
         return trip, size
+
+    async def _results(self, reads: list[Read], began: float = 0.0) -> AsyncIterator[pq.abc.PGresult]:
+        """The results of what was sent; each read of the socket is added to ``reads``."""
+        connection = self._connection
+        while True:
+            while connection.is_busy():
+                await _ready(connection.socket, writing=False)
+                arrived = self._arrivals.first(began)
+                connection.consume_input()
+                reads.append(Read(arrived, time.monotonic()))
+            result = connection.get_result()
+            if result is None:
+                return
+            yield result
 
     async def _flush(self) -> None:
         while self._connection.flush():

@@ -167,6 +167,16 @@ class Arrivals:
             return 0.0
         return read_info(info, 0, len(info)).min_rtt_seconds or 0.0
 
+    def peer(self) -> tuple[str, int] | None:
+        """Address and port of the other side; ``None`` on a unix socket, or when it is gone."""
+        if self._socket.family not in {socket.AF_INET, socket.AF_INET6}:
+            return None
+        try:
+            host, port = self._socket.getpeername()[:2]
+        except OSError:
+            return None
+        return str(host), int(port)
+
     def close(self) -> None:
         """Give the duplicate back."""
         self._socket.close()

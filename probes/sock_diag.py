@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator
 from probes.sockets import (
     ESTABLISHED,
     SYN_SENT,
+    TIME_WAIT,
     Dump,
     Remote,
     Socket,
@@ -52,11 +53,12 @@ _SOCKET = struct.Struct("=BBxxHH16s16s16xIIII")  # inet_diag_msg without interfa
 def dump(
     wanted: Collection[Remote],
     *,
+    states: Collection[int] = (ESTABLISHED, SYN_SENT),
     most_sockets: int = MOST_SOCKETS,
     most_bytes: int = MOST_BYTES,
     open_socket: Callable[[], socket.socket] | None = None,
 ) -> Dump:
-    """Every established or connecting TCP socket whose remote end is among ``wanted``.
+    """Every TCP socket in one of ``states`` whose remote end is among ``wanted``.
 
     Raises OSError when the kernel refuses (no such netlink family, no tcp_diag, a seccomp filter), ValueError
     for an address that is none or for more than ``MOST_WANTED`` of them.
@@ -66,7 +68,7 @@ def dump(
     size = 0
     for family in (socket.AF_INET, socket.AF_INET6) if wanted else ():
         with (open_socket or _open)() as netlink:
-            netlink.send(request(family, code))
+            netlink.send(request(family, code, states))
             for chunk in _chunks(netlink):
                 size += len(chunk)
                 sockets, done = parse(chunk)
@@ -100,11 +102,16 @@ def bytecode(wanted: Collection[Remote]) -> bytes:
     return code
 
 
-def request(family: int, code: bytes) -> bytes:
-    """The message that asks for all TCP sockets of a family that pass the filter (inet_diag_req_v2)."""
-    states = 1 << ESTABLISHED | 1 << SYN_SENT
+def dump_closed(wanted: Collection[Remote]) -> Dump:
+    """The sockets that this side has closed within the last minute: those in TIME_WAIT.  Raises like :func:`dump`."""
+    return dump(wanted, states=(TIME_WAIT,))
+
+
+def request(family: int, code: bytes, states: Collection[int] = (ESTABLISHED, SYN_SENT)) -> bytes:
+    """The message that asks for all TCP sockets of a family in these states that pass the filter (inet_diag_req_v2)."""
     extensions = 1 << (_INET_DIAG_INFO - 1)
-    question = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, extensions, states)
+    mask = sum(1 << state for state in states)
+    question = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, extensions, mask)
     attribute = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(code), _REQ_BYTECODE) + code
     size = _FRAME.size + len(question) + len(attribute)
     return _FRAME.pack(size, _SOCK_DIAG_BY_FAMILY, _DUMP_REQUEST, 1, 0) + question + attribute

@@ -14,7 +14,9 @@ from operator import mul
 from typing import NamedTuple
 
 #: TCP states, include/net/tcp_states.h.
-ESTABLISHED, SYN_SENT = 1, 2
+ESTABLISHED, SYN_SENT, TIME_WAIT = 1, 2, 6
+#: How long a socket stays in TIME_WAIT, on the side that closed first (TCP_TIMEWAIT_LEN in net/tcp.h).
+TIME_WAIT_SECONDS = 60.0
 
 #: An IP address as text ("" stands for any) and a port.
 Remote = tuple[str, int]

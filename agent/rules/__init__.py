@@ -5,15 +5,21 @@ from __future__ import annotations
 from agent.rules import (
     client_not_reading,
     client_suspended_holding_connection,
+    connection_per_query,
+    connections_exhausted,
     cpu_contended,
     cpu_quota_throttled,
     cpu_stolen,
     cpu_suspended,
     cpu_throttled_between_requests,
+    database_locked,
+    database_slow,
     database_unreachable,
     instance_frozen,
     network_slow,
     proxy_or_server_starved,
+    too_many_queries,
+    waiting_for_database,
 )
 from agent.rules.rule import Rule
 
@@ -28,10 +34,16 @@ CPU_RULES: tuple[Rule, ...] = (
 
 POSTGRES_RULES: tuple[Rule, ...] = (
     database_unreachable.RULE,
-    client_suspended_holding_connection.RULE,
-    client_not_reading.RULE,
+    connections_exhausted.RULE,
+    too_many_queries.RULE,
+    connection_per_query.RULE,
+    database_slow.RULE,
+    database_locked.RULE,
     network_slow.RULE,
     proxy_or_server_starved.RULE,
+    waiting_for_database.RULE,
+    client_suspended_holding_connection.RULE,
+    client_not_reading.RULE,
 )
 
 RULES = CPU_RULES + POSTGRES_RULES

@@ -51,4 +51,5 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
+    explains=("database_slow", "waiting_for_database"),
 )

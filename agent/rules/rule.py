@@ -7,7 +7,7 @@ for all rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from agent.history import History
@@ -63,8 +63,8 @@ class Threshold:
 class Rule:
     """One finding.
 
-    ``needs`` are the reading types without which it cannot be judged; ``span_seconds`` is the window
-    that it looks at; ``for_seconds`` and ``clear_seconds`` are the engine's hysteresis.
+    ``needs`` are the reading types without which it cannot be judged, ``uses`` those of which any one will do;
+    ``span_seconds`` is the window that it looks at; ``for_seconds`` and ``clear_seconds`` are the engine's hysteresis.
     ``explains`` names findings that are only the mechanism of this one when both are present.
     While a ``vital`` rule is unknown nobody may call the service healthy.
     """
@@ -82,3 +82,13 @@ class Rule:
     clear_seconds: float = 10.0
     explains: tuple[str, ...] = ()
     vital: bool = False
+    uses: tuple[type[Reading], ...] = ()
+
+    @property
+    def sources(self) -> tuple[type[Reading], ...]:
+        """Every reading type that it looks at."""
+        return self.needs + self.uses
+
+    def can_run(self, watched: Collection[type[Reading]]) -> bool:
+        """Whether what it rests on is watched at all."""
+        return set(self.needs) <= set(watched) and (not self.uses or not set(self.uses).isdisjoint(watched))

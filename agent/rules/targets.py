@@ -1,29 +1,91 @@
-"""Rules about several targets: each is judged alone, and the worst one speaks."""
+"""Rules about several targets or endpoints: each is judged alone, and the worst one speaks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from agent import waits
 from agent.breakdown import RoundTrip, round_trips
 from agent.history import History
-from agent.rules.rule import Judgement, Present, Unknown
+from agent.report import Severity
+from agent.rules.rule import Absent, Judgement, Present, Unknown
+from probes.connections import ConnectionsReading
+from probes.postgres_server import PRIVILEGE, PostgresServerReading
 from probes.reading import Reading
 
-_ORDER = ("info", "warning", "critical")
+__all__ = ["GRANT", "PRIVILEGE", "Severity"]
+
+_ORDER: tuple[Severity, ...] = ("info", "warning", "critical")
+#: One or two may fall into a burst of rows.
+LEAST_READINGS = 3
+GRANT = "GRANT pg_monitor TO the role of the agent, or use the app's own role"
 
 
 def worst(history: History, kind: type[Reading], judge: Callable[[History, str], Judgement]) -> Judgement:
-    """Judge every target of this reading type.
-
-    A finding goes first, the most severe one; then an unknown, because a target that could not be read must
-    not hide behind another that is clean.
-    """
+    """Judge every target of this reading type."""
     found = [judge(history, target) for target in history.targets(kind)]
+    return _worst(found) or Unknown(f"no {kind.probe} has been read yet")
+
+
+def endpoint(
+    history: History, seconds: float, judge: Callable[[History, str, waits.Connections], Judgement]
+) -> Judgement:
+    """Judge every remote endpoint of the app's connections."""
+    readings = history.window(ConnectionsReading, seconds)
+    if len(readings) < LEAST_READINGS:
+        return Unknown("the connections have not been looked at for half a minute", "wait")
+    latest = readings[-1]
+    if latest.unread_ratio is None and "unread_ratio" in latest.unseen:
+        return Unknown(latest.unseen["unread_ratio"], "allow NETLINK_SOCK_DIAG")
+    seen = waits.connections(history, seconds)
+    found = [judge(history, remote, each) for remote, each in seen.items() if each.readings >= LEAST_READINGS]
+    if found:
+        return _worst(found) or found[0]
+    if seen:
+        return Unknown("connections to a watched port have been seen for less than half a minute", "wait")
+    return Absent("there is no connection to a watched port")
+
+
+def either(first: Judgement, second: Judgement) -> Judgement:
+    """Two ways to see one thing: whichever sees it speaks, and one that sees nothing wrong is enough to clear it."""
+    for kind in (Present, Absent, Unknown):
+        for judgement in (first, second):
+            if isinstance(judgement, kind):
+                return judgement
+    raise AssertionError(first)
+
+
+def _worst(found: Sequence[Judgement]) -> Judgement | None:
+    """A finding goes first, the most severe one; then an unknown, because what could not be read must not hide
+    behind what is clean; then, of the clean ones, the one with the largest number.
+    """
     present = [j for j in found if isinstance(j, Present)]
     if present:
         return max(present, key=lambda j: _ORDER.index(j.severity))
     unknown = [j for j in found if isinstance(j, Unknown)]
-    return (unknown or found or [Unknown(f"no {kind.probe} has been read yet")])[0]
+    absent = [j for j in found if isinstance(j, Absent)]
+    return next(iter(unknown), None) or max(absent, key=_number, default=None)
+
+
+def _number(judgement: Absent) -> float:
+    return (judgement.evidence[0].value or 0.0) if judgement.evidence else 0.0
+
+
+def unseen(history: History, target: str, field: str) -> Unknown:
+    """Why the server view of a database does not say this."""
+    latest = history.latest(PostgresServerReading, target)
+    if latest is not None and field in latest.unseen:
+        return Unknown(f"{name(target)}: {latest.unseen[field]}", GRANT if latest.unseen[field] == PRIVILEGE else "")
+    because, remedy = history.why_missing(PostgresServerReading, 60.0, target)
+    return Unknown(because or f"{name(target)} has not been asked about its sessions twice yet", remedy)
+
+
+def statement_seconds(history: History, seconds: float, target: str) -> float | None:
+    """Mean execution time over the statements of the last ``seconds``; ``None`` where they are not counted."""
+    readings = history.window(PostgresServerReading, seconds, target)
+    pairs = [(r.statement_seconds, r.statements) for r in readings if r.statement_seconds is not None and r.statements]
+    total = sum(n for _, n in pairs)
+    return sum(s * n for s, n in pairs) / total if total else None
 
 
 def name(target: str) -> str:

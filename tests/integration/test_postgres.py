@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from agent.embedded import free_port
-from probes.postgres import APPLICATION, PostgresProbe, PostgresReading, dsn_from
+from probes.postgres import PostgresProbe, PostgresReading, dsn_from
 from probes.round_trip import PARTS
+from probes.server_sql import APPLICATION
 from tests.lab import Unavailable
 from tests.lab.postgres import PostgresServer, Role, installations
 from tests.lab.tcp_proxy import TcpProxy

@@ -12,6 +12,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from agent.diagnosis import LEAST_COVERAGE
+from agent.explain import needs_of
 from agent.rules import RULES
 from agent.rules.rule import Rule
 from exporters.prometheus import ReadingCollector, ReportCollector
@@ -44,7 +45,7 @@ def _finding(rule: Rule) -> Iterator[str]:
     yield from ("| threshold | value | unit | why |", "|---|---|---|---|")
     for limit in rule.thresholds:
         yield f"| {_cell(limit.name)} | {limit.value:g} | {limit.unit or 'count'} | {_cell(limit.source)} |"
-    needs = ", ".join(f"`{need.probe}`" for need in rule.needs)
+    needs = f"`{needs_of(rule)}`"
     yield from ("", f"- **Looks at** the last {rule.span_seconds:g} s of {needs}.")
     yield f"- **Appears** after {rule.for_seconds:g} s, **clears** after {rule.clear_seconds:g} s."
     yield f"- **Do:** {rule.advice}"

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from probes.connection_sums import GROUPS, UNREAD_SECONDS, classify
 from probes.connections import (
+    BETWEEN_SECONDS,
     MOST_ENDPOINTS,
     OTHER,
     REFUSED_SECONDS,
@@ -27,7 +28,7 @@ from probes.sockets import ESTABLISHED, SYN_SENT, Dump, Remote, Socket, TcpInfo
 from tests.unit.builders import FakeClock
 
 DB = "10.0.0.9:5432"
-RATES = ("round_trips_per_second", "new_connections_per_second")
+RATES = ("round_trips_per_second", "busiest_round_trips_per_second", "new_connections_per_second")
 #: Request and reply in one tick of the kernel's clock.
 TIE = {"last_data_sent_seconds": 5.0, "last_data_recv_seconds": 5.0}
 GROWTH = (*RATES, "request_bytes", "retransmits")
@@ -71,8 +72,10 @@ class Scene:
             Source(Dump(sockets)),
             Source(FileNotFoundError(errno.ENOENT, "gone", "/proc/net/tcp")),
         )
+        self.closed = Source(Dump(()))
         arguments: dict[str, Any] = {
             "netlink": self.netlink,
+            "closed": self.closed,
             "table": self.table,
             "clock": self.clock,
             "own_inodes": set,
@@ -132,7 +135,44 @@ def test_one_look_gives_shares_queues_and_the_shortest_round_trip_per_endpoint()
     assert reading.idle_ratio == {DB: 0.5, other: 1}
     assert reading.unread_bytes == {DB: 150, other: 0}
     assert reading.min_rtt_seconds == {DB: 0.001}
+    assert reading.waiting_seconds == {DB: 1.0}
     assert set(reading.unseen) == set(GROWTH)
+
+
+def test_several_looks_make_one_share_and_the_last_one_counts_the_connections() -> None:
+    looks = [(sock(1, rqueue=9), sock(2)), (sock(1, unacked=1), sock(2)), (sock(1, unacked=1),)]
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        scene.netlink.now = Dump(looks[len(slept)])
+
+    scene = Scene(looks=3, sleep=sleep)
+    reading = scene.read(*looks[0])
+    assert reading.connections == {DB: 1}
+    assert (reading.unread_ratio, reading.waiting_ratio, reading.idle_ratio) == ({DB: 0.2}, {DB: 0.4}, {DB: 0.4})
+    assert len(slept) == 2
+    assert all(BETWEEN_SECONDS[0] <= seconds <= BETWEEN_SECONDS[1] for seconds in slept)
+
+
+def test_connections_that_came_and_went_are_counted_by_what_they_leave_for_a_minute() -> None:
+    scene = Scene()
+    scene.closed.now = Dump(tuple(sock(n, state=6) for n in range(30)))
+    assert scene.read().closed_per_second == {DB: 0.5}
+    scene.closed.now = OSError(errno.EPERM, "Operation not permitted")
+    reading = scene.read(sock())
+    assert reading.closed_per_second is None
+    assert "NETLINK_SOCK_DIAG" in reading.unseen["closed_per_second"]
+
+
+def test_the_busiest_connection_is_told_apart_from_the_sum() -> None:
+    scene = Scene()
+    scene.read(sock(1), sock(2))
+    scene.clock.advance(10.0)
+    reading = scene.read(sock(1, data_segs_out=900), sock(2, data_segs_out=100))
+    assert reading.round_trips_per_second is not None
+    assert reading.busiest_round_trips_per_second is not None
+    assert reading.busiest_round_trips_per_second[DB] == pytest.approx(0.9 * reading.round_trips_per_second[DB])
 
 
 def test_at_first_nothing_that_needs_a_comparison_is_known() -> None:

@@ -94,7 +94,7 @@ def test_a_rule_explains_itself_without_being_run(rule: Any) -> None:
     assert rule.title
     assert rule.meaning.endswith(".")
     assert rule.disproof
-    assert rule.needs
+    assert rule.sources
     assert rule.thresholds
     assert set(rule.explains) <= set(BY_ID) - {rule.id}
 

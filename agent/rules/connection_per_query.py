@@ -1,0 +1,55 @@
+"""The app opens connections again and again instead of keeping them.
+
+Opening costs four round trips, seven with TLS, and milliseconds of CPU on both sides for the password (FIELD-NOTES
+3: 363 times fewer transactions on loopback, 27 times at a round trip of 2 ms).
+"""
+
+from __future__ import annotations
+
+from agent import waits
+from agent.history import History
+from agent.report import Advice, Evidence
+from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold
+from agent.rules.targets import endpoint
+from probes.connections import ConnectionsReading
+from probes.postgres import PostgresReading
+
+SPAN = 60.0
+RATE = Threshold("connections opened per second", 2.0, "1/s", "a pool opens some at start and then hardly any")
+
+
+def _judge(history: History) -> Judgement:
+    return endpoint(history, SPAN, _endpoint)
+
+
+def _endpoint(history: History, remote: str, seen: waits.Connections) -> Judgement:
+    text = (
+        f"{seen.opened_per_second:.1f} connections to {remote} are opened and closed per second, {seen.count:.0f} stand"
+    )
+    evidence = [Evidence(text, seen.opened_per_second)]
+    if seen.opened_per_second < RATE.value:
+        return Absent(text, tuple(evidence))
+    own = history.latest(PostgresReading, remote)
+    if own is not None and own.connect_seconds:
+        cost = sum(own.connect_seconds.values())
+        evidence.append(Evidence(f"opening one takes {1e3 * cost:.1f} ms from here", cost, "seconds"))
+    return Present("warning", 0.85, "the app", tuple(evidence), Advice(
+        ADVICE, ("a pool in the app: psycopg_pool, SQLAlchemy's default pool (not NullPool), pg.Pool, pgxpool, Django CONN_MAX_AGE",
+                 "or a pooler before the server: PgBouncer in transaction mode, Cloud SQL managed connection pooling"),
+        "connections that stand idle count against max_connections", "a larger server, an index, more CPU for the client",
+    ))  # fmt: skip
+
+
+ADVICE = "Keep connections open in a pool."
+
+RULE = Rule(
+    id="connection_per_query",
+    title="The app opens a new connection again and again",
+    meaning="Connections to the database are opened and closed many times a minute, each at the price of several round trips.",
+    disproof="log_connections on the server shows few new sessions",
+    needs=(ConnectionsReading,),
+    thresholds=(RATE,),
+    span_seconds=SPAN,
+    judge=_judge,
+    advice=ADVICE,
+)

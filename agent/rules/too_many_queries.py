@@ -1,0 +1,60 @@
+"""One after the other: a connection spends most of its time on the way, with tiny requests (N+1 queries).
+
+Requests per second of the busiest connection x the shortest round trip is the share of its time in flight
+(FIELD-NOTES 3: 0.82 against a true 0.89).  Behind a proxy the kernel's round trip is too short; where the
+agent has a round trip of its own to the same server, that is taken.
+"""
+
+from __future__ import annotations
+
+from agent import breakdown, waits
+from agent.history import History
+from agent.report import Advice, Evidence
+from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold
+from agent.rules.targets import endpoint
+from probes.connections import ConnectionsReading
+
+SPAN = 60.0
+FLIGHT = Threshold(
+    "share of the busiest connection's time in flight", 0.5, "ratio", "half of the work is waiting for the way"
+)
+MANY = Threshold("requests per second of one connection", 50, "1/s", "fewer are a long way, not many queries")
+SMALL = Threshold("mean bytes of a request, at most", 1000, "bytes", "larger ones are no point queries")
+
+
+def _judge(history: History) -> Judgement:
+    return endpoint(history, SPAN, _endpoint)
+
+
+def _endpoint(history: History, remote: str, seen: waits.Connections) -> Judgement:
+    trip = breakdown.round_trips(history, SPAN, remote).get("short")
+    way = max(seen.min_rtt_seconds or 0.0, trip.network if trip else 0.0)
+    flight = min(1.0, seen.busiest_per_second * way)
+    text = (
+        f"the busiest connection to {remote} sends {seen.busiest_per_second:.0f} requests per second, one after the other; "
+        f"at {1e3 * way:.2f} ms each it is on the way for {flight:.0%} of its time"
+    )
+    evidence = (Evidence(text, flight, "ratio"),)
+    if flight < FLIGHT.value or seen.busiest_per_second < MANY.value or seen.request_bytes > SMALL.value:
+        return Absent(text, evidence)
+    return Present("warning", 0.8, "the app", evidence, Advice(
+        ADVICE, ("one query with WHERE id = ANY(...) or a JOIN instead of one query for each row",
+                 "the ORM's eager loading: SQLAlchemy selectinload, Django select_related and prefetch_related, Prisma include",
+                 "where they are independent: pipeline mode, or a batch (pgx.Batch, executemany)"),
+        "larger results at once", "a faster database or more CPU: each query is quick, there are too many of them",
+    ))  # fmt: skip
+
+
+ADVICE = "Ask for many rows at once instead of many times for one."
+
+RULE = Rule(
+    id="too_many_queries",
+    title="The app asks its database too often, one query after the other",
+    meaning="Most of a connection's time goes into the way there and back of tiny requests.",
+    disproof="pg_stat_statements counts few calls per request of the app",
+    needs=(ConnectionsReading,),
+    thresholds=(FLIGHT, MANY, SMALL),
+    span_seconds=SPAN,
+    judge=_judge,
+    advice=ADVICE,
+)
