@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: A phase of opening a connection, by libpq's status while it lasts.
 PHASES: Final = ("dns", "tcp", "tls", "authentication", "ready")
+#: Of one answer; the longest that is asked for, 10,000 rows of the bulk operation, has 2.3 MB.
+MOST_BYTES, READS_BETWEEN = 16 << 20, 32
 #: A row as the server writes it; ``None`` is NULL.
 Row = tuple[str | None, ...]
 _CLOCK = "SELECT extract(epoch FROM clock_timestamp() - statement_timestamp())"
@@ -132,13 +134,17 @@ class Link:
 
     async def _results(self, reads: list[Read], began: float = 0.0) -> AsyncIterator[pq.abc.PGresult]:
         """The results of what was sent; each read of the socket is added to ``reads``."""
-        connection = self._connection
+        connection, before = self._connection, self._arrivals.received()
         while True:
             while connection.is_busy():
                 await _ready(connection.socket, writing=False)
                 arrived = self._arrivals.first(began)
                 connection.consume_input()
                 reads.append(Read(arrived, time.monotonic()))
+                if len(reads) % READS_BETWEEN == 0 and self._arrivals.received() - before > MOST_BYTES:
+                    raise LinkFailed(
+                        "endless", f"the answer is longer than {MOST_BYTES} bytes", "is this a PostgreSQL server?"
+                    )
             result = connection.get_result()
             if result is None:
                 return

@@ -26,7 +26,7 @@ import time
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from probes.sockets import read_info
+from probes.sockets import TcpInfo, read_info
 
 Method = Literal["kernel timestamps", "run delay", "none"]
 #: Part names, in the order in which they are shown.
@@ -159,13 +159,20 @@ class Arrivals:
 
     def least_rtt(self) -> float:
         """The smallest round trip that the kernel saw (tcp_info min_rtt), seconds; 0.0 where it does not say."""
+        return self._info().min_rtt_seconds or 0.0
+
+    def received(self) -> int:
+        """Bytes of the other side so far (tcp_info bytes_received); 0 where the kernel does not say."""
+        return self._info().bytes_received or 0
+
+    def _info(self) -> TcpInfo:
         if self._socket.family not in {socket.AF_INET, socket.AF_INET6}:
-            return 0.0
+            return TcpInfo()
         try:
             info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         except OSError:
-            return 0.0
-        return read_info(info, 0, len(info)).min_rtt_seconds or 0.0
+            return TcpInfo()
+        return read_info(info, 0, len(info))
 
     def peer(self) -> tuple[str, int] | None:
         """Address and port of the other side; ``None`` on a unix socket, or when it is gone."""
