@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, pairwise
 
+from agent import breakdown
 from agent.causes import attribute, digest, suspended_share
 from agent.history import History
 from agent.report import Advice, Evidence
@@ -51,6 +52,8 @@ IDLE = Threshold("which make up at least", 0.2, "ratio", "else there is no time 
 SPELLS = Threshold("spells without CPU that ended", 3, "", "one or two episodes are not a pattern")
 #: This much around a transition belongs to neither kind: quotas change with a delay.
 MARGIN = 0.3
+#: What work uses that is at its limit all the time, as a share of it: the kernel hands out quota in slices.
+USED = (0.8, 1.15)
 #: Heartbeats are told of in windows of this length.
 WINDOW_SECONDS = 1.0
 
@@ -246,9 +249,20 @@ def _spells(gone: Sequence[Window], there: Sequence[Window]) -> int:
 
 
 def _constant_limit(history: History, gone: Sequence[Window]) -> bool:
-    """Whether one unchanged quota, counted by the kernel, made most of these gaps."""
+    """Whether one unchanged quota, counted by the kernel, made most of these gaps.
+
+    Unchanged: it was always read so, or all the work since the first gap used just what it allows, so that no
+    request was given more.
+    """
     limits = {r.cpu_limit_cores for r in history.window(CgroupReading, SPAN)}
-    return len(limits) == 1 and None not in limits and _by_quota(gone)
+    if not _by_quota(gone):
+        return False
+    if len(limits) == 1:
+        return None not in limits
+    latest = history.latest(CgroupReading)
+    limit = latest.cpu_limit_cores if latest is not None else None
+    used = breakdown.cores_used(history, SPAN, since=min(w.start for w in gone))
+    return bool(limit and used and USED[0] * limit <= used <= USED[1] * limit)
 
 
 def _by_quota(gone: Sequence[Window]) -> bool:

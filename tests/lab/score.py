@@ -31,8 +31,23 @@ CULPRITS: Mapping[str, str] = {
     "cpu_suspended": "suspended, cause unseen",
     "cpu_contended": "contention",
     "instance_frozen": "freeze",
+    "database_unreachable": "unreachable",
+    "connections_exhausted": "no connection left",
+    "too_many_queries": "too many queries",
+    "connection_per_query": "connection per query",
+    "database_slow": "slow statements",
+    "database_locked": "lock",
+    "network_slow": "network",
+    "proxy_or_server_starved": "starved server",
+    "waiting_for_database": "the other side",
+    "client_suspended_holding_connection": "client suspended",
+    "client_not_reading": "client does not read",
+    "client_cpu_bound": "client computes",
+    "pool_saturated": "pool",
 }
 NOBODY, CANNOT_TELL = "nobody", "cannot tell"
+#: An end this close to the lift is the lift: the two are noted one after the other.
+TOGETHER_SECONDS = 1.0
 #: The span of the breakdown on /health, seconds.
 BREAKDOWN_SECONDS = 60.0
 
@@ -138,7 +153,7 @@ def _due(
     result.found_seconds[rule] = round(found[0] - onset, 2)
     if _state(record, "lift", rule) != "present":
         return "miss", f"found after {found[0] - onset:.0f} s, and dropped before the stall ended"
-    if expected != "lasting" and record.marks["end"] > lift:
+    if expected != "lasting" and record.marks["end"] > lift + TOGETHER_SECONDS:
         end = next(end for begin, end in present if end >= lift)
         if end == float("inf"):
             if crowded or (expected == "eases" and _severity(record, "end", rule) == "info"):

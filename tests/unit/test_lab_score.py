@@ -95,6 +95,12 @@ def test_a_limit_that_stays_may_remain_as_a_remark_only(severity: str, outcome: 
     assert score(scenario(expected="eases"), run).outcomes[RULE] == outcome
 
 
+def test_an_end_that_was_noted_a_moment_after_the_lift_is_the_lift() -> None:
+    marks = {"onset": 10.0, "lift": 60.0, "end": 60.01}
+    found = score(scenario(), record((12.0, "present"), lift="present", marks=marks))
+    assert found.outcomes[RULE] == "hit"
+
+
 def test_times_are_counted_from_onset_and_from_lift() -> None:
     judged = score(scenario(), record(*FOUND, lift="present"))
     assert judged.found_seconds == {RULE: 2.0}

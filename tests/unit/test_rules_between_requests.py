@@ -178,6 +178,21 @@ def test_a_constant_declared_quota_under_bursty_demand_is_not_the_billing_mode(
     assert not isinstance(judge(constant_quota(told=told, spins_in_requests=spins_in_requests)), Present)
 
 
+@pytest.mark.parametrize(
+    ("usage", "verdict"), [(0.05, Absent), (0.16, Present)], ids=["at the limit", "more by request"]
+)
+def test_a_limit_that_came_later_and_holds_during_requests_too_is_told_by_what_was_used(
+    usage: float, verdict: type
+) -> None:
+    """Heartbeats beside a quota often run from what an idle CPU keeps back, and make requests look free of it."""
+    scene = Scene()
+    scene.run(10, in_flight=0)
+    for _ in range(4):
+        scene.run(40, spins=GONE, cause="quota", limit=0.05, usage=usage, in_flight=0)
+        scene.run(20, limit=0.05, usage=usage, in_flight=2)
+    assert isinstance(judge(scene), verdict), judge(scene)
+
+
 @pytest.mark.parametrize("told", [True, False], ids=["told", "inferred"])
 @pytest.mark.parametrize("limit", [1.0, 4.0])
 def test_a_declared_limit_that_throttled_nobody_explains_nothing(limit: float, told: bool) -> None:
