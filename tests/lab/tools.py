@@ -10,8 +10,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 
-from tests.lab import Unavailable, debian, gvisor
+from tests.lab import Unavailable, clients, debian, gvisor
 
 RUNSC = "gvisor.dev/gvisor/runsc@v0.0.0-20260905035102-160fafc42237"
 PACKAGES = {"qemu-system-x86_64": "qemu-system-x86", "cpio": "cpio", "busybox": "busybox-static"}
@@ -39,7 +40,11 @@ def install_guest() -> str:
     return f"programs there; kernel at {debian.kernel()}"
 
 
-TOOLS: tuple[tuple[str, Callable[[], str]], ...] = (("gvisor", install_gvisor), ("guest", install_guest))
+TOOLS: tuple[tuple[str, Callable[[], str]], ...] = (
+    ("gvisor", install_gvisor),
+    ("guest", install_guest),
+    *((f"client {name}", partial(clients.prepare, name)) for name in clients.CLIENTS),
+)
 
 
 def main() -> int:
