@@ -47,7 +47,7 @@ class Lab:
         self.stop = threading.Event()
         self.cores = Cores(cores, self.stop)
         self.witness = Witness(MOST_SECONDS)
-        self.commit = _commit()
+        self.commit = revision()
         self.records: list[Record] = []
 
     def run(self) -> None:
@@ -136,7 +136,7 @@ def _line(scenario: Scenario, record: Record) -> str:
     return f"{verdict} ({record.seconds:.0f} s) {found} {wrong}"
 
 
-def _commit() -> str:
+def revision() -> str:
     words = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--exclude=*"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "no commit"

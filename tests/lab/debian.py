@@ -55,6 +55,33 @@ def from_package(name: str, scratch: Path) -> None:
     subprocess.run(["dpkg", "-x", str(archives[0]), str(scratch / "unpacked")], check=True)
 
 
+def unpack(name: str) -> Path:
+    """A package and the libraries that it asks for, unpacked once into the cache; returns that directory.
+
+    Not installed, because a package with a service starts it, on its usual port.
+    """
+    target = cache_directory() / f"package-{name}"
+    if target.exists():
+        return target
+    if shutil.which("apt-get") is None:
+        raise Unavailable(f"{name} comes from a Debian package, and there is no apt-get here")
+    depends = subprocess.run(["apt-cache", "depends", name], capture_output=True, text=True, check=False).stdout
+    with tempfile.TemporaryDirectory(prefix="st-package-") as scratch:
+        together = Path(scratch, "together")
+        for each in (name, *re.findall(r"^  Depends: (lib\S+)", depends, re.MULTILINE)):
+            apart = Path(scratch, each)
+            apart.mkdir()
+            from_package(each, apart)
+            shutil.copytree(apart / "unpacked", together, symlinks=True, dirs_exist_ok=True)
+        partial = target.with_name(f"{target.name}.{os.getpid()}")
+        shutil.copytree(together, partial, symlinks=True)
+    try:
+        partial.rename(target)
+    except OSError:  # another run was faster
+        shutil.rmtree(partial)
+    return target
+
+
 def put_in_place(source: Path, target: Path) -> None:
     """Whole or not at all: another run may be building the same."""
     partial = target.with_name(f"{target.name}.{os.getpid()}")

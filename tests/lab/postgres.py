@@ -38,7 +38,7 @@ from agent.embedded import (
     light_settings,
     runnable_programs,
 )
-from tests.lab import Unavailable
+from tests.lab import Unavailable, route_delay
 from tests.lab.cleanup import forget, remember
 from tests.lab.debian import cache_directory
 from tests.lab.process import descendants
@@ -48,6 +48,8 @@ PREFIX = "st-pg-"
 #: Of a server under a small quota.
 START_SECONDS, END_SECONDS = 120.0, 20.0
 STATEMENTS = "pg_stat_statements"
+#: From where it may be asked; it listens on HOST alone.
+CLIENTS = (f"{HOST}/32", route_delay.NETWORK)
 _PORT_ATTEMPTS = 5
 
 
@@ -206,8 +208,9 @@ class PostgresServer:
         rules = [f"local all {SUPERUSER} trust"]
         for role in self.roles:
             method = "trust" if role.password is None else "scram-sha-256"
-            rules += [f'local all "{role.name}" {method}', f'host all "{role.name}" {HOST}/32 {method}']
-        rules.append(f"host all {SUPERUSER} {HOST}/32 scram-sha-256")
+            rules.append(f'local all "{role.name}" {method}')
+            rules += [f'host all "{role.name}" {network} {method}' for network in CLIENTS]
+        rules += [f"host all {SUPERUSER} {network} scram-sha-256" for network in CLIENTS]
         (self._data / "pg_hba.conf").write_text("\n".join(rules) + "\n")
 
     def _start_on_a_free_port(self) -> None:
@@ -340,16 +343,16 @@ class PostgresServer:
             _remove(Path(self.socket_directory))
 
 
-def sweep() -> None:
-    """Remove servers whose harness died without a chance to do it."""
+def sweep(prefix: str = PREFIX, pid_file: str = "data/postmaster.pid") -> None:
+    """Remove servers whose harness died without a chance to do it: directories `{prefix}{pid of the harness}-*`."""
     account = lesser_account()
     ours = {os.geteuid(), *((account.uid,) if account else ())}
-    for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
-        harness = directory.name.removeprefix(PREFIX).partition("-")[0]
+    for directory in Path(tempfile.gettempdir()).glob(f"{prefix}*-*"):
+        harness = directory.name.removeprefix(prefix).partition("-")[0]
         if not harness.isdigit() or Path("/proc", harness).exists() or directory.lstat().st_uid not in ours:
             continue
         with suppress(OSError, IndexError, ValueError):
-            pid = int((directory / "data" / "postmaster.pid").read_text().split()[0])
+            pid = int((directory / pid_file).read_text().split()[0])
             if str(directory).encode() in Path("/proc", str(pid), "cmdline").read_bytes():
                 for member in (pid, *descendants(pid)):
                     os.kill(member, signal.SIGKILL)

@@ -12,10 +12,15 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from tests.lab import Unavailable, clients, debian, gvisor
+from tests.lab import Unavailable, clients, debian, gvisor, pgbouncer
 
 RUNSC = "gvisor.dev/gvisor/runsc@v0.0.0-20260905035102-160fafc42237"
 PACKAGES = {"qemu-system-x86_64": "qemu-system-x86", "cpio": "cpio", "busybox": "busybox-static"}
+
+
+def _refresh_lists() -> None:
+    """Stale lists may still name the packages, so a failure is none yet."""
+    subprocess.run(["apt-get", "update", "-qq"], check=False)
 
 
 def install_gvisor() -> str:
@@ -35,14 +40,24 @@ def install_guest() -> str:
     if missing:
         if shutil.which("apt-get") is None:
             raise Unavailable(f"needs {', '.join(missing)}; this machine has no apt-get")
-        subprocess.run(["apt-get", "update", "-qq"], check=False)  # stale lists may still name the packages
+        _refresh_lists()
         subprocess.run(["apt-get", "install", "--no-install-recommends", "-y", "-qq", *missing], check=True)
     return f"programs there; kernel at {debian.kernel()}"
+
+
+def install_pgbouncer() -> str:
+    try:
+        return f"already at {pgbouncer.find_pgbouncer().file}"
+    except Unavailable:
+        _refresh_lists()
+        debian.unpack("pgbouncer")
+    return f"unpacked at {pgbouncer.find_pgbouncer().file}"
 
 
 TOOLS: tuple[tuple[str, Callable[[], str]], ...] = (
     ("gvisor", install_gvisor),
     ("guest", install_guest),
+    ("pgbouncer", install_pgbouncer),
     *((f"client {name}", partial(clients.prepare, name)) for name in clients.CLIENTS),
 )
 
