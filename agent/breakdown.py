@@ -213,6 +213,8 @@ class RoundTrip:
     #: Smallest and median time outside of this machine, network and server together.
     least_away: float
     usual_away: float
+    #: Smallest time on the network: distance, without what a busy server adds before its clock runs.
+    least_network: float
 
 
 def round_trips(history: History, seconds: float, target: str) -> dict[str, RoundTrip]:
@@ -228,7 +230,12 @@ def round_trips(history: History, seconds: float, target: str) -> dict[str, Roun
         away = [a + b for a, b in zip(parts["network"], parts["server"], strict=True)]
         means = {part: sum(values) / len(values) for part, values in parts.items()}
         found[operation] = RoundTrip(
-            wall=sum(walls) / len(walls), **means, count=len(walls), least_away=min(away), usual_away=median(away)
+            wall=sum(walls) / len(walls),
+            **means,
+            count=len(walls),
+            least_away=min(away),
+            usual_away=median(away),
+            least_network=min(parts["network"]),
         )
     return found
 

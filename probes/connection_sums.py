@@ -34,7 +34,7 @@ def classify(found: Socket) -> Group | None:
     """What a connection is doing at this moment; None where the kernel does not tell its times.
 
     One case is missed: a request in the same tick of the kernel's clock as the last reply looks idle when it was
-    acknowledged in that tick too, or once a keep-alive has been answered.
+    acknowledged in that tick too, or once a keep-alive has been answered (:func:`settle` knows those seen before).
     """
     info = found.info
     sent, received = info.last_data_sent_seconds, info.last_data_recv_seconds
@@ -59,6 +59,23 @@ def _ends_with_a_request(info: TcpInfo, received: float) -> bool:
         return True
     acknowledged = info.last_ack_recv_seconds
     return acknowledged is not None and 0 < received - acknowledged < KEEP_ALIVE_SECONDS
+
+
+class Seen(NamedTuple):
+    """A connection at a look, and what it was doing; None where the kernel does not tell its times."""
+
+    socket: Socket
+    group: Group | None
+
+
+def settle(now: Socket, before: Seen | None) -> Seen:
+    """What a connection is doing, by what it did at the look before: who waited and has had no data since still waits."""
+    group = classify(now)
+    if group == "idle" and before is not None and before.group == "waiting":
+        then, this = before.socket.info, now.info
+        moved = (this.data_segs_in, this.data_segs_out) != (then.data_segs_in, then.data_segs_out)
+        group = "idle" if moved or this.data_segs_in is None else "waiting"
+    return Seen(now, group)
 
 
 class Look(NamedTuple):
@@ -95,10 +112,9 @@ class Sums:
         self,
         endpoints: Mapping[str, Sequence[Socket]],
         because: str,
-        seen: Mapping[str, Sequence[Socket]] | None = None,
+        seen: Mapping[str, Sequence[Seen]],
     ) -> None:
-        self._endpoints, self._because = endpoints, because or _UNTOLD
-        self._seen = endpoints if seen is None else seen
+        self._endpoints, self._because, self._seen = endpoints, because or _UNTOLD, seen
         self.fields: dict[str, Any] = {}
         self.unseen: dict[str, str] = {}
 
@@ -109,7 +125,7 @@ class Sums:
         self._put("unread_bytes", {end: sum(s.rqueue for s in found) for end, found in ends.items()})
         rtts = {end: [r for s in found if (r := s.info.min_rtt_seconds) is not None] for end, found in ends.items()}
         self._put("min_rtt_seconds", {end: min(found, default=None) for end, found in rtts.items()})
-        groups = {end: [g for g in map(classify, found) if g] for end, found in self._seen.items()}
+        groups = {end: [each.group for each in found if each.group] for end, found in self._seen.items()}
         for group in GROUPS:
             shares = {end: found.count(group) / len(found) if found else None for end, found in groups.items()}
             self._put(f"{group}_ratio", shares)
@@ -162,9 +178,9 @@ class Sums:
             self.unseen[name] = because
 
 
-def _mean_wait(found: Iterable[Socket]) -> float | None:
+def _mean_wait(found: Iterable[Seen]) -> float | None:
     """How long the waiting ones have waited, on average; None when nobody waits or it is not told."""
-    since = [s.info.last_data_sent_seconds for s in found if classify(s) == "waiting"]
+    since = [each.socket.info.last_data_sent_seconds for each in found if each.group == "waiting"]
     known = [seconds for seconds in since if seconds is not None]
     return sum(known) / len(known) if known else None
 

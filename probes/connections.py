@@ -45,11 +45,11 @@ import stat
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from probes import sock_diag, sock_table
 from probes.cgroup_files import why
-from probes.connection_sums import Look, Sums, key_of
+from probes.connection_sums import Key, Look, Seen, Sums, key_of, settle
 from probes.reading import NoData, Reading, gauge, increment
 from probes.sockets import Dump, Remote, Socket, format_address, pack_address
 
@@ -61,6 +61,8 @@ OTHER = "other"
 REFUSED_SECONDS = 60.0
 #: Between two looks of one read: more than a scheduler's period of 100 ms apart on average, and never in step with it.
 BETWEEN_SECONDS = (0.03, 0.17)
+
+T = TypeVar("T")
 
 _REMEDY = "let the agent see the network namespace of the application, with its /proc and NETLINK_SOCK_DIAG allowed"
 _CHANGED = "other addresses are watched than at the previous reading"
@@ -151,6 +153,7 @@ class ConnectionsProbe:
         self._looks, self._sleep = looks, sleep
         self._refused, self._refused_until = "", -math.inf
         self._last: Look | None = None
+        self._seen: dict[Key, Seen] = {}
         self._wanted: list[Remote] = []
         self.watch(targets or {})
 
@@ -177,17 +180,18 @@ class ConnectionsProbe:
         """Look.  Raises NoData in gVisor and where neither netlink nor the tables can be read."""
         if self._gvisor():
             raise NoData(_GVISOR, _GVISOR_REMEDY)
-        seen: list[Socket] = []
+        seen: list[Seen] = []
         for turn in range(self._looks):
             if turn:
                 await self._sleep(random.uniform(*BETWEEN_SECONDS))  # noqa: S311 - no secret
             own = self._own_inodes()  # first: a socket that another thread closes meanwhile stays ours
             dump, refused = self._ask()
             sockets = [s for s in dump.sockets if s.inode not in own]
-            seen += sockets
+            self._seen = {key: settle(s, self._seen.get(key)) for s in sockets if (key := key_of(s))}
+            seen += self._seen.values()
         before, look = self._last, Look(self._clock(), dump.missing, {key_of(s): s for s in sockets})
         self._last = look
-        sums = Sums(self._by_endpoint(sockets), refused, self._by_endpoint(seen))
+        sums = Sums(self._by_endpoint(sockets, _itself), refused, self._by_endpoint(seen, lambda each: each.socket))
         sums.fill_states(self._targets)
         sums.fill_closed(*self._count_closed(refused))
         if look.missing:
@@ -220,20 +224,25 @@ class ConnectionsProbe:
             dump = self._closed(self._wanted)
         except OSError as error:
             return {}, f"NETLINK_SOCK_DIAG: {why(error)}"
-        return {end: len(found) for end, found in self._by_endpoint(dump.sockets).items()}, ""
+        return {end: len(found) for end, found in self._by_endpoint(dump.sockets, _itself).items()}, ""
 
-    def _by_endpoint(self, sockets: Iterable[Socket]) -> dict[str, list[Socket]]:
+    def _by_endpoint(self, things: Iterable[T], socket_of: Callable[[T], Socket]) -> dict[str, list[T]]:
         """The named and then the busiest endpoints by their labels, all others together."""
-        found: dict[str, list[Socket]] = {}
-        for s in sockets:
+        found: dict[str, list[T]] = {}
+        for thing in things:
+            s = socket_of(thing)
             host = f"[{s.destination}]" if ":" in s.destination else s.destination
             label = self._names.get((s.destination, s.destination_port)) or f"{host}:{s.destination_port}"
-            found.setdefault(label, []).append(s)
+            found.setdefault(label, []).append(thing)
         ranked = sorted(found, key=lambda label: (label not in self._targets, -len(found[label]), label))
         kept = {label: found[label] for label in ranked[:MOST_ENDPOINTS]}
         for label in ranked[MOST_ENDPOINTS:]:
             kept.setdefault(OTHER, []).extend(found[label])
         return kept
+
+
+def _itself(found: Socket) -> Socket:
+    return found
 
 
 def sockets_of_this_process() -> set[int]:

@@ -15,9 +15,12 @@ from probes.postgres import PostgresReading
 
 SPAN = 60.0
 SLOW = Threshold(
-    "network part of a short round trip", 0.005, "seconds", "a hundred queries one after another lose half a second"
+    "network part of the shortest round trip",
+    0.005,
+    "seconds",
+    "a hundred queries one after another lose half a second",
 )
-STEADY = Threshold("smallest over usual time away", 0.5, "ratio", "distance is constant, a starved peer is not")
+STEADY = Threshold("smallest over usual time away", 0.7, "ratio", "distance is constant, a starved peer is not")
 TRIPS = Threshold("slots that were answered", 3, "", "steadiness needs three")
 
 
@@ -45,13 +48,20 @@ def _target(history: History, target: str) -> Judgement:
     trip = targets.short_trip(history, SPAN, target, int(TRIPS.value))
     if isinstance(trip, Unknown):
         return trip
-    text = f"the network takes {1e3 * trip.network:.1f} of {1e3 * trip.wall:.1f} ms of a short round trip to {targets.name(target)}"
+    text = (
+        f"the network takes {1e3 * trip.network:.1f} of {1e3 * trip.wall:.1f} ms of a short round trip to "
+        f"{targets.name(target)}, at least {1e3 * trip.least_network:.1f}"
+    )
     evidence = [Evidence(text, trip.network, "seconds")]
-    if trip.network < SLOW.value or trip.network < trip.server or trip.least_away < STEADY.value * trip.usual_away:
+    if (
+        trip.least_network < SLOW.value
+        or trip.network < trip.server
+        or trip.least_away < STEADY.value * trip.usual_away
+    ):
         return Absent(text, tuple(evidence))
     latest = history.latest(PostgresReading, target)
     rtt = latest.least_round_trip_seconds if latest is not None else None
-    near = rtt is not None and rtt < trip.network / 2
+    near = rtt is not None and rtt < trip.least_network / 2
     if rtt is not None:
         evidence.append(Evidence(
             f"the peer itself is {1e3 * rtt:.1f} ms away" + (": a proxy stands in between" if near else ""), rtt, "seconds",

@@ -28,7 +28,7 @@ def _judge(history: History) -> Judgement:
 
 def _endpoint(history: History, remote: str, seen: waits.Connections) -> Judgement:
     trip = breakdown.round_trips(history, SPAN, remote).get("short")
-    way = max(seen.min_rtt_seconds or 0.0, trip.network if trip else 0.0)
+    way = max(seen.min_rtt_seconds or 0.0, trip.least_network if trip else 0.0)
     flight = min(1.0, seen.busiest_per_second * way)
     text = (
         f"the busiest connection to {remote} sends {seen.busiest_per_second:.0f} requests per second, one after the other; "

@@ -17,8 +17,9 @@ import psutil
 import psycopg
 import pytest
 
-from probes.postgres import APPLICATION, WAIT_SECONDS, PostgresProbe, PostgresReading
+from probes.postgres import WAIT_SECONDS, PostgresProbe, PostgresReading
 from probes.round_trip import PARTS
+from probes.server_sql import APPLICATION
 from tests.integration.conftest import ROOT, eventually
 from tests.lab import Unavailable, loads
 from tests.lab.pgbouncer import PREFIX, Pgbouncer, find_pgbouncer

@@ -22,7 +22,12 @@ STOLEN_SHARE = 0.01
 #: From here on a busy thread outside every scenario lost so much that the machine was crowded (by other runs).
 CROWDED_SHARE = 0.1
 #: What is true on a crowded machine: told by its own kernel, and in sandboxes and guests, which cannot see by whom.
-CROWDED_RULES = {"plain": {"cpu_contended"}, "gvisor": {"cpu_suspended"}, "guest": {"cpu_stolen", "cpu_suspended"}}
+#: A server that waits for a CPU is starved, and so is an agent beside it.
+CROWDED_RULES = {
+    "plain": {"cpu_contended", "proxy_or_server_starved", "client_suspended_holding_connection"},
+    "gvisor": {"cpu_suspended"},
+    "guest": {"cpu_stolen", "cpu_suspended"},
+}
 #: Told on every kernel in its own words: what the verdict blames.
 CULPRITS: Mapping[str, str] = {
     "cpu_throttled_between_requests": "between requests",

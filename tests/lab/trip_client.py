@@ -18,9 +18,9 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from probes.postgres import APPLICATION
 from probes.postgres_link import Link, RunDelay, connect
 from probes.round_trip import split
+from probes.server_sql import APPLICATION
 
 #: No divisor of the 100 ms quota period lies in between.
 PAUSE_SECONDS = (0.03, 0.17)
