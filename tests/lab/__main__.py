@@ -22,6 +22,7 @@ from pathlib import Path
 
 from tests.lab import Unavailable, cleanup, table
 from tests.lab.cores import Cores
+from tests.lab.database import DatabaseEpisode
 from tests.lab.episode import Episode, Record
 from tests.lab.places import REPOSITORY, Stopped
 from tests.lab.scenario import Scenario, Selection, load
@@ -53,20 +54,23 @@ class Lab:
     def run(self) -> None:
         """All runs, the repeats of a cell spread over the whole time: what disturbs the machine hits all alike."""
         draw = random.Random(self.repeats)
+        together: dict[str, list[Scenario]] = {}
+        for cell in self.cells:
+            together.setdefault(cell.run_id, []).append(cell)
         jobs = []
         for number in range(1, self.repeats + 1):
             # Mixed, so that small cells fill the gaps that large ones leave, and never in the same company.
-            jobs += [(cell, number) for cell in draw.sample(self.cells, len(self.cells))]
+            jobs += [(cells, number) for cells in draw.sample(list(together.values()), len(together))]
         known = {cell.id: cell for cell in self.cells}
         done_before = {
             (record.scenario, record.repeat)
             for record in self.records
             if record.scenario in known and usable(known[record.scenario], record) and not record.failed
         }
-        jobs = [(cell, number) for cell, number in jobs if (cell.id, number) not in done_before]
+        jobs = [(cells, number) for cells, number in jobs if not {(c.id, number) for c in cells} <= done_before]
         pool = ThreadPoolExecutor(AT_ONCE)
         try:
-            futures = [pool.submit(self._one, cell, number) for cell, number in jobs]
+            futures = [pool.submit(self._one, cells, number) for cells, number in jobs]
             for done, future in enumerate(as_completed(futures), 1):
                 for record in future.result():
                     self._keep(record, f"{done}/{len(jobs)}")
@@ -78,35 +82,43 @@ class Lab:
             cleanup.close_all()
             pool.shutdown()
 
-    def _one(self, cell: Scenario, number: int) -> list[Record]:
-        records: list[Record] = []
+    def _one(self, cells: Sequence[Scenario], number: int) -> list[Record]:
+        """The cells of one run, with the runs that had to be made again."""
+        kept: list[Record] = []
         for _ in range(TRIES):
-            episode = Episode(cell, number, self.cores, self.witness, self.stop)
-            record = episode.record
+            kind = DatabaseEpisode if cells[0].database else Episode
+            episode = kind(cells, number, self.cores, self.witness, self.stop)
+            records = episode.records
             try:
                 episode.run()
-            except Unavailable as reason:
-                record.skipped = str(reason)
             except Stopped:
-                return records
+                return kept
             except Exception as fault:
                 if self.stop.is_set():
-                    return records
-                record.failed = f"{type(fault).__name__}: {fault}"
-                complain(traceback.format_exc())
-            record.commit = self.commit
-            records.append(record)
-            if record.skipped or (usable(cell, record) and not record.failed and not self._again(cell, record)):
+                    return kept
+                for record in records:
+                    if isinstance(fault, Unavailable):
+                        record.skipped = str(fault)
+                    else:
+                        record.failed = f"{type(fault).__name__}: {fault}"
+                if not isinstance(fault, Unavailable):
+                    complain(traceback.format_exc())
+            for record in records:
+                record.commit = self.commit
+            kept += records
+            if all(self._settled(cell, record) for cell, record in zip(cells, records, strict=True)):
                 break
-        return records[-1:] if self.until_right else records
+        return kept[-len(cells) :] if self.until_right else kept
 
-    def _again(self, cell: Scenario, record: Record) -> bool:
-        """Whether a wrong answer is tried once more, as the smoke set does.
+    def _settled(self, cell: Scenario, record: Record) -> bool:
+        """Whether it need not be tried once more. The smoke set tries a wrong answer again.
 
         CI machines are shared: a neighbour's burst is a real stall that this scenario knows nothing of. What is
         broken is wrong each time; how often it is wrong is what the full set counts, without this.
         """
-        return self.until_right and score(cell, record).wrong
+        if record.skipped:
+            return True
+        return usable(cell, record) and not record.failed and not (self.until_right and score(cell, record).wrong)
 
     def _keep(self, record: Record, progress: str) -> None:
         self.records.append(record)

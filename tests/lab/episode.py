@@ -1,4 +1,4 @@
-"""One run of one scenario: the real condition, the real agent, and everything that it said.
+"""One run of one scenario without a database: the real condition, the real agent, and everything that it said.
 
 What is kept (`Record`) is raw: times are seconds since the agent answered, verdicts and reports are as they
 were told. `score.py` judges it, so that a table can be made again without running anything.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 from tests.lab import loads
 from tests.lab.cores import HEAVY_CORES, Cores, Share
 from tests.lab.freezer import Freezer
-from tests.lab.places import PLACES, Heard, Place, Stopped
+from tests.lab.places import PLACES, Heard, Place, Session, Stopped
 from tests.lab.process import Running
 from tests.lab.scenario import Requests, Scenario, Step
 from tests.lab.witness import Witness
@@ -69,12 +69,51 @@ def stolen_seconds() -> float:
     return int(words[8]) / os.sysconf("SC_CLK_TCK")
 
 
+class Watched:
+    """One running agent: asked for reports at marks, and its log heard, into its record."""
+
+    def __init__(self, session: Session, record: Record) -> None:
+        self.session, self.record, self.url = session, record, ""
+
+    def start(self, words: Sequence[str], env: Mapping[str, str]) -> None:
+        """Return when it answers."""
+        self.session.do("start", words=list(words), env=dict(env))
+        ready = self.session.wait_for(lambda heard: "http://" in heard.text, START_SECONDS)
+        self.url = "http://" + ready.text.partition("http://")[2].split("/")[0].split('"')[0]
+
+    def ask(self, mark: str) -> None:
+        """Keep its report of this moment."""
+        self.session.do("health", url=self.url, mark=mark)
+        try:
+            self.keep(mark, self.session.wait_for(answers(mark), ANSWER_SECONDS).record)
+        except TimeoutError as fault:
+            self.record.failed = f"no report at {mark}: {fault}"
+
+    def keep(self, mark: str, record: dict[str, Any]) -> None:
+        if "health" in record:
+            self.record.reports[mark] = record["health"]
+        else:
+            self.record.failed = f"no report at {mark}: {record.get('failed')}"
+
+    def collect(self, began: float) -> None:
+        """Verdicts from the agent's log."""
+        for heard in list(self.session.heard):
+            record = heard.record
+            if record.get("event") == "verdict_changed":
+                told = (round(heard.at - began, 2), record["rule"], record["now"], record["evidence"])
+                self.record.said.append(told)
+
+
 class Episode:
     """Runs one scenario once."""
 
-    def __init__(self, scenario: Scenario, repeat: int, cores: Cores, witness: Witness, stop: threading.Event) -> None:
-        self.scenario, self._stop, self._cores, self._witness = scenario, stop, cores, witness
-        self.record = Record(scenario.id, repeat, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    def __init__(
+        self, cells: Sequence[Scenario], repeat: int, cores: Cores, witness: Witness, stop: threading.Event
+    ) -> None:
+        (self.scenario,) = cells
+        self._stop, self._cores, self._witness = stop, cores, witness
+        self.record = Record(self.scenario.id, repeat, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+        self.records = [self.record]
         self._name = f"lab{time.monotonic_ns() % 10**9}"
         self._stack = ExitStack()
         self._still: Callable[[], None] | None = None
@@ -115,8 +154,7 @@ class Episode:
         words = place.agent_words(["doctor", "--json", "--for", f"{DOCTOR_SECONDS}s"])
         used, throttled = place.group.usage_seconds(), place.group.throttled_seconds()
         place.agent.do("doctor", words=words, mark="lift")
-        answer = place.agent.wait_for(_answers("lift"), START_SECONDS).record
-        self._keep("lift", answer)
+        Watched(place.agent, self.record).keep("lift", place.agent.wait_for(answers("lift"), START_SECONDS).record)
         self._measure(place, used, throttled, time.monotonic() - began)
         self.record.marks = {"onset": 0.0, "lift": round(time.monotonic() - began, 2)}
         self.record.marks["end"] = self.record.marks["lift"]
@@ -128,9 +166,9 @@ class Episode:
         flags = [word for key, value in scenario.settings.items() for word in ("--set", f"{key}={value}")]
         flags = [flag.replace("$app", self._name) for flag in flags]
         command = ["run", "--json", "--listen", "127.0.0.1:0", *flags]
-        place.agent.do("start", words=place.agent_words(command), env=scenario.env)
-        ready = place.agent.wait_for(lambda heard: "http://" in heard.text, START_SECONDS)
-        url = "http://" + ready.text.partition("http://")[2].split("/")[0].split('"')[0]
+        watched = Watched(place.agent, self.record)
+        watched.start(place.agent_words(command), scenario.env)
+        url = watched.url
         self._shrink(place, share, 0)
         share.started()
         began, used, throttled, since = time.monotonic(), 0.0, 0.0, 0.0
@@ -141,18 +179,19 @@ class Episode:
             asked = time.monotonic()
             if step.mark:
                 if step.mark == "lift" or (step.mark == "end" and "lift" not in self.record.marks):
-                    self._ask(place, url, "lift")
+                    watched.ask("lift")
                     self._measure(place, used, throttled, time.monotonic() - since)
                     self.record.marks["lift"] = round(time.monotonic() - began, 2)
                 else:
-                    self._ask(place, url, step.mark)
+                    watched.ask(step.mark)
                 used, throttled, since = place.group.usage_seconds(), place.group.throttled_seconds(), time.monotonic()
                 self.record.marks[step.mark] = round(since - began, 2)
             slip += time.monotonic() - asked
             self._shrink(place, share, index)
             requests = None if step.mark == "lift" else step.requests or requests
             self._apply(place, step)
-        self._collect(place, began)
+        watched.collect(began)
+        self._collect_loads(place, began)
 
     def _shrink(self, place: Place, share: Share, index: int) -> None:
         """Give back what no later step needs; a group that is small now competes like any other."""
@@ -226,19 +265,6 @@ class Episode:
         if self._stop.wait(max(0.0, seconds)):
             raise Stopped
 
-    def _ask(self, place: Place, url: str, mark: str) -> None:
-        place.agent.do("health", url=url, mark=mark)
-        try:
-            self._keep(mark, place.agent.wait_for(_answers(mark), ANSWER_SECONDS).record)
-        except TimeoutError as fault:
-            self.record.failed = f"no report at {mark}: {fault}"
-
-    def _keep(self, mark: str, record: dict[str, Any]) -> None:
-        if "health" in record:
-            self.record.reports[mark] = record["health"]
-        else:
-            self.record.failed = f"no report at {mark}: {record.get('failed')}"
-
     def _measure(self, place: Place, used: float, throttled: float, seconds: float) -> None:
         self.record.truth = {
             "usage": round((place.group.usage_seconds() - used) / seconds, 4),
@@ -246,18 +272,13 @@ class Episode:
             "seconds": round(seconds, 2),
         }
 
-    def _collect(self, place: Place, began: float) -> None:
-        """Verdicts from the agent's log, and the lines of the app's meter."""
-        for heard in list(place.agent.heard):
-            record = heard.record
-            if record.get("event") == "verdict_changed":
-                told = (round(heard.at - began, 2), record["rule"], record["now"], record["evidence"])
-                self.record.said.append(told)
+    def _collect_loads(self, place: Place, began: float) -> None:
+        """The lines of the app's meter."""
         for heard in list(place.app.heard):
             if "timed_wall" in heard.record:
                 line = {**heard.record, "second": round(heard.at - began, 2)}
                 self.record.loads.setdefault(line.pop("load"), []).append(line)
 
 
-def _answers(mark: str) -> Callable[[Heard], bool]:
+def answers(mark: str) -> Callable[[Heard], bool]:
     return lambda heard: heard.record.get("mark") == mark

@@ -13,6 +13,19 @@ and `end`. The expectation says what is *true*, never what the agent happens to 
 | unknown | it cannot be known here: neither a finding nor ruled out |
 | silent | no finding; absent or unknown, as the place has it (every rule that is not named) |
 | either | both answers are true, the file says why |
+
+A scenario with a `database` has a real PostgreSQL and a real client beside it (`database.py`). Its stall is watched by four
+agents at once, one for each access that a user may give it, and each is a cell:
+
+| access | the agent |
+|---|---|
+| network | a sidecar that shares the network namespace |
+| processes | and the PID namespace |
+| role | and has a role with pg_monitor in the database |
+| inside | runs inside the app's container, and has that role |
+
+`expect` holds for all of them; `expect_by.ACCESS` says where it differs. What an agent without a role cannot be asked is
+`silent` for it by itself.
 """
 
 from __future__ import annotations
@@ -26,8 +39,10 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from agent.rules import RULES
-from tests.lab import loads
+from agent.rules import BY_ID, RULES
+from probes.postgres import PostgresReading
+from probes.postgres_server import PostgresServerReading
+from tests.lab import clients, loads
 
 DIRECTORY = Path(__file__).with_name("scenarios")
 Expectation = Literal["present", "eases", "lasting", "absent", "unknown", "silent", "either"]
@@ -36,6 +51,12 @@ Chosen = bool | list[float | int | str]
 #: Words for a finding that must be made.
 DUE = frozenset({"present", "eases", "lasting"})
 NAMES = tuple(rule.id for rule in RULES)
+Access = Literal["network", "processes", "role", "inside"]
+ACCESSES: tuple[Access, ...] = ("network", "processes", "role", "inside")
+#: What only an agent with a role in the database reads.
+ROLE_READINGS = frozenset({PostgresReading, PostgresServerReading})
+DATABASE_CORES = 0.3
+"""Server, client and four agents; a scenario with more says so."""
 AGENT_CORES = 0.03
 GUEST_CORES = 0.06
 """An emulated machine costs this much beside what its app does."""
@@ -43,6 +64,19 @@ GUEST_CORES = 0.06
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Database(_Strict):
+    """The server, and the way there."""
+
+    via: Literal["direct", "proxy", "route", "pgbouncer"] = "direct"
+    """A TCP proxy hides the way from the kernel's round-trip time, a route does not."""
+    round_trip: float = Field(default=0.0, ge=0, lt=5)
+    """Seconds that proxy or route add."""
+    rows: int = Field(default=20_000, ge=1_000, le=5_000_000)
+    """Of the table `lab_rows`."""
+    connections: int = Field(default=60, ge=10, le=500)
+    """max_connections."""
 
 
 class Requests(_Strict):
@@ -74,6 +108,12 @@ class Step(_Strict):
     neighbours: int = Field(default=0, ge=0, le=8)
     """Busy processes elsewhere on this machine, outside every quota, until lift."""
     requests: Requests | None = None
+    lock: Literal["", "row", "table"] = ""
+    """Another session holds the row 1, or the table, until lift."""
+    server_quota: float | Literal["none"] | None = None
+    """Cores for the database server."""
+    crowd: int = Field(default=0, ge=0, le=500)
+    """Connections of another app that stand idle until lift."""
 
 
 class Scenario(_Strict):
@@ -91,33 +131,45 @@ class Scenario(_Strict):
     timeline: tuple[Step, ...]
     culprit: str = "nobody"
     expect: dict[str, Expectation] = {}
+    expect_by: dict[Access, dict[str, Expectation]] = {}
+    database: Database | None = None
+    access: Access | Literal[""] = ""
+    cores: float | None = Field(default=None, gt=0, le=2)
+    """What a scenario with a database needs; any other says it by its loads."""
     smoke: Chosen = False
     quick: Chosen = True
     because: str = ""
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
-        faults = [
-            f"expect.{name}: no such rule; allowed: {', '.join(NAMES)}" for name in self.expect if name not in NAMES
-        ]
+        told = [*self.expect, *(name for words in self.expect_by.values() for name in words)]
+        faults = [f"expect.{name}: no such rule; allowed: {', '.join(NAMES)}" for name in told if name not in NAMES]
         times = [step.at for step in self.timeline]
         if times != sorted(times):
             faults.append(f"timeline: at goes back in {times}")
         marks = [step.mark for step in self.timeline if step.mark]
         if marks not in (["onset", "end"], ["onset", "lift", "end"]):
             faults.append(f"timeline: marks are {marks}; allowed: onset, (lift,) end")
-        for step in self.timeline:
-            if step.app and step.app.split()[0] not in loads.KINDS:
-                faults.append(f"timeline: app {step.app!r}; allowed: {', '.join(loads.KINDS)}")
-            if step.inner_quota is not None and self.environment != "guest":
-                faults.append(f"timeline: inner_quota needs environment guest, not {self.environment}")
+        faults += [fault for step in self.timeline for fault in self._faults_of(step)]
         if self.agent == "sidecar" and self.environment != "plain":
             faults.append(f"agent: sidecar needs environment plain, not {self.environment}")
-        if "either" in self.expect.values() and not self.because:
+        if (self.database is None) == bool(self.access) or (self.database and self.environment != "plain"):
+            faults.append("database: needs environment plain, and every cell of it an access")
+        words = [*self.expect.values(), *(word for each in self.expect_by.values() for word in each.values())]
+        if "either" in words and not self.because:
             faults.append("because: say why either answer is right")
         if faults:
             raise ValueError("; ".join(faults))
         return self
+
+    def _faults_of(self, step: Step) -> Iterator[str]:
+        kinds = loads.KINDS if self.database is None else tuple(clients.CLIENTS)
+        if step.app and step.app.split()[0] not in kinds:
+            yield f"timeline: app {step.app!r}; allowed: {', '.join(kinds)}"
+        if self.database is None and (step.lock or step.server_quota or step.crowd):
+            yield "timeline: lock, server_quota and crowd need a [database]"
+        if step.inner_quota is not None and self.environment != "guest":
+            yield f"timeline: inner_quota needs environment guest, not {self.environment}"
 
     @property
     def id(self) -> str:
@@ -127,11 +179,23 @@ class Scenario(_Strict):
     def seconds(self) -> float:
         return self.timeline[-1].at
 
+    @property
+    def run_id(self) -> str:
+        """What the cells have in common that are watched in one run."""
+        return self.id.removesuffix(f"access={self.access}").strip() if self.access else self.id
+
     def expected(self, rule: str) -> Expectation:
-        return self.expect.get(rule, "silent")
+        word = self.expect.get(rule, "silent")
+        if self.access:
+            word = self.expect_by.get(self.access, {}).get(rule, word)
+            if self.access in {"network", "processes"} and not ROLE_READINGS.isdisjoint(BY_ID[rule].needs):
+                word = "silent"
+        return word
 
     def cores_from(self, index: int) -> float:
         """The most CPU that any step from this one on can use."""
+        if self.database is not None:
+            return self.cores or DATABASE_CORES
         most = 0.0
         quota, inner, app, neighbours = 1.0, 1.0, 0.0, 0
         for at, step in enumerate(self.timeline):
@@ -176,6 +240,9 @@ def _filled(value: Any, names: Mapping[str, Any]) -> Any:
 def _cells(path: Path) -> Iterator[Scenario]:
     raw = tomllib.loads(path.read_text())
     each: dict[str, list[Any]] = raw.pop("each", {})
+    if "database" in raw:
+        each["access"] = list(ACCESSES)
+        raw["access"] = "$access"
     combinations: list[dict[str, Any]] = [{}]
     shown: list[str] = []
     for name, values in each.items():

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tests.lab import rivals
 from tests.lab.episode import Record
-from tests.lab.scenario import DUE, NAMES, Scenario
+from tests.lab.scenario import ACCESSES, DUE, NAMES, Scenario
 from tests.lab.score import CROWDED_SHARE, NOBODY, Outcome, Score, score, usable
 
 
@@ -129,7 +129,13 @@ _OUTCOMES: Mapping[Outcome, str] = {
 
 
 def confusion(found: Sequence[Cell]) -> str:
-    """Whom the report blamed first at the end of the stall, by what was true."""
+    """Whom the report blamed first at the end of the stall, by what was true; a table for each access to a database."""
+    accesses = sorted({cell.scenario.access for cell in found}, key=("", *ACCESSES).index)
+    tables = [(access, _confusion([cell for cell in found if cell.scenario.access == access])) for access in accesses]
+    return "\n".join(f"{_ACCESS[access]}:\n\n{text}" if access else text for access, text in tables)
+
+
+def _confusion(found: Sequence[Cell]) -> str:
     counts: dict[str, Counter[str]] = {}
     for cell in found:
         for _, one in cell.runs:
@@ -139,12 +145,20 @@ def confusion(found: Sequence[Cell]) -> str:
     return markdown(("true \\ blamed", *told), rows)
 
 
+_ACCESS = {
+    "network": "Database scenarios, a sidecar that shares the network namespace",
+    "processes": "Database scenarios, a sidecar that shares the PID namespace too",
+    "role": "Database scenarios, such a sidecar with a role in the database",
+    "inside": "Database scenarios, an agent inside the app's container, with that role",
+}
+
+
 def side_by_side(found: Sequence[Cell]) -> str:
     """The same stalls as others would see them: in how many runs each one fired."""
     rows = []
     for cell in found:
-        if cell.scenario.command != "run" or not cell.runs:
-            continue
+        if cell.scenario.command != "run" or cell.scenario.access or not cell.runs:
+            continue  # rivals look at the CPU, and from inside
         told = [
             rivals.opinions(record.loads, record.marks["onset"], record.marks["lift"])
             for record, _ in cell.runs

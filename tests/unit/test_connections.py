@@ -157,7 +157,7 @@ def test_several_looks_make_one_share_and_the_last_one_counts_the_connections() 
 
 def test_who_waited_and_has_had_no_data_since_still_waits_after_a_keep_alive() -> None:
     scene = Scene()
-    tie = {**TIE, "data_segs_out": 5, "data_segs_in": 5}
+    tie: dict[str, Any] = {**TIE, "data_segs_out": 5, "data_segs_in": 5}
     assert scene.read(sock(**tie, last_ack_recv_seconds=4.96)).waiting_ratio == {DB: 1.0}
     assert scene.read(sock(**tie, last_ack_recv_seconds=0.1)).waiting_ratio == {DB: 1.0}
     assert scene.read(sock(**{**tie, "data_segs_in": 6}, last_ack_recv_seconds=0.1)).waiting_ratio == {DB: 0.0}
