@@ -35,7 +35,7 @@ check: lint test ## what CI runs
 doctor: .venv/.installed ## measure this machine for 30 s and print what is found
 	.venv/bin/stallscope doctor
 
-bench: .venv/.installed ## cost and latency of the agent, beside a node_exporter (about 6 minutes)
+bench: .venv/.installed ## cost and latency of the agent, beside a node_exporter (about 11 minutes)
 	.venv/bin/python -m tests.bench
 
 lab: .venv/.installed ## real stalls against the real agent, scored (under 20 minutes; ONLY=text for some)

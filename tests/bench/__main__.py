@@ -15,10 +15,11 @@ from statistics import median
 from tests.bench import table
 from tests.bench.subject import REPOSITORY, Kind, Subject, node_exporter, stallscope
 from tests.lab import Unavailable, loads
+from tests.lab.postgres import PostgresServer, installations
 from tests.lab.process import Running
 from tests.lab.quota import CpuGroup
 
-PARTS = ("cpu", "memory", "latency", "quota", "harm", "start")
+PARTS = ("cpu", "memory", "latency", "database", "quota", "harm", "start")
 QUOTA = 0.05
 SCRAPE_SECONDS = 15.0
 HARM_SECONDS = 60.0
@@ -68,12 +69,12 @@ class Bench:
                 if "latency" in self.parts:
                     say(f"latency: {self.rounds} spaced scrapes of each page")
                     self._latency("", subjects)
-        for part, measure in (("quota", self._quota), ("harm", self._harm)):
+        for part, measure in (("database", self._database), ("quota", self._quota), ("harm", self._harm)):
             if part in self.parts:
                 try:
                     measure()
                 except Unavailable as reason:
-                    self.notes.append(f"nothing measured at a 5 % quota: {reason}")
+                    self.notes.append(f"{part}: nothing measured: {reason}")
 
     def _start(self, kind: Kind) -> None:
         say(f"start-up of {kind.name}: {self.starts} times")
@@ -148,6 +149,34 @@ class Bench:
             self.raw[f"{name} {prefix}{page}"] = seconds
         if reconnected := sum(client.connections - 1 for s in subjects for client in s.clients.values()):
             self.notes.append(f"{reconnected} keep-alive connections had to be opened again")
+
+    def _database(self) -> None:
+        """What watching one database adds, on both sides: two agents side by side, and the server before and during."""
+        say(
+            f"database: the server alone, then {self.seconds:.0f} s with an agent that watches it beside one that does not"
+        )
+        with ExitStack() as stack:
+            group = stack.enter_context(CpuGroup("bench-server"))
+            server = stack.enter_context(PostgresServer(next(reversed(installations()), None), group=group))
+            alone = stallscope()
+            flags = ("--set", f"connections.ports={server.port}", "--set", "postgres.targets=main=env:BENCH_DSN")
+            watching = alone._replace(command=(*alone.command, *flags), environment={"BENCH_DSN": server.dsn()})
+            time.sleep(self.warm_up / 2)  # a new server has things to do
+            idle, start = group.usage_seconds(), time.perf_counter()
+            time.sleep(self.seconds / 4)
+            before_per_hour = (group.usage_seconds() - idle) * 3600 / (time.perf_counter() - start)
+            subjects = [stack.enter_context(Subject(kind)) for kind in (watching, alone)]
+            self._scrape_for(subjects, self.warm_up)
+            cpu, served, start = [sum(s.cpu_seconds()) for s in subjects], group.usage_seconds(), time.perf_counter()
+            self._scrape_for(subjects, self.seconds)
+            hours = (time.perf_counter() - start) / 3600
+            used = [sum(s.cpu_seconds()) - c for s, c in zip(subjects, cpu, strict=True)]
+            memory = [s.memory().pss for s in subjects]
+            self.figures["stallscope"] |= {
+                "database_cpu": (used[0] - used[1]) / hours,
+                "database_server_cpu": (group.usage_seconds() - served) / hours - before_per_hour,
+                "database_pss": memory[0] - memory[1],
+            }
 
     def _quota(self) -> None:
         say(f"at a {QUOTA:.0%} quota: start-up {self.quota_starts} times, then {self.rounds} scrapes of each page")

@@ -7,8 +7,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, Self
 
 from agent.embedded import free_port
@@ -32,6 +33,7 @@ class Kind(NamedTuple):
     listen: str
     ready: str
     pages: tuple[str, ...]
+    environment: Mapping[str, str] = MappingProxyType({})
 
 
 def stallscope() -> Kind:
@@ -89,6 +91,7 @@ class Subject:
         self.kind = kind
         self.port = free_port()
         env = {name: value for name, value in os.environ.items() if not name.startswith("STALLSCOPE_")}
+        env |= kind.environment
         command = [*kind.command, kind.listen.format(f"{HOST}:{self.port}")]
         start = time.perf_counter()
         self._running = Running(command, group=group, env=env, timeout=timeout, cwd=REPOSITORY)

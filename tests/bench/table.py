@@ -48,6 +48,9 @@ GOALS: dict[str, Goal] = {
     "quota_health_max": Goal("/health max at a 5 % quota", "ms"),
     "quota_lost": Goal("work that a busy app in a 5 % group loses to the agent, paired", "%", 5, 1),
     "quota_used": Goal("the same by CPU: agent + child of the group's", "%", 5, 1),
+    "database_cpu": Goal("with one database: CPU more, agent + child", "CPU-s/h", digits=1),
+    "database_server_cpu": Goal("with one database: CPU of its server for it", "CPU-s/h", digits=1),
+    "database_pss": Goal("with one database: memory more, PSS", "MB", digits=1),
     "ready": Goal("ready after exec (median)", "s", 0.5),
     "quota_ready": Goal("ready after exec at a 5 % quota (worst)", "s", 8),
 }
