@@ -17,6 +17,9 @@ UNREAD_SECONDS = 0.02
 #: the longest that an acknowledgement may be delayed (RFC 1122, 4.2.3.2).
 KEEP_ALIVE_SECONDS = 1.0
 
+#: Acknowledgements without data per request, from which replies are slow.
+APART = 0.5
+
 _FIRST = "this is the first reading: nothing to compare with yet"
 _STILL = "no time has passed since the previous reading"
 _UNTOLD = "the kernel does not tell it of any of these connections"
@@ -33,8 +36,8 @@ Counts = tuple[int | None, int | None, int | None]
 def classify(found: Socket) -> Group | None:
     """What a connection is doing at this moment; None where the kernel does not tell its times.
 
-    One case is missed: a request in the same tick of the kernel's clock as the last reply looks idle when it was
-    acknowledged in that tick too, or once a keep-alive has been answered (:func:`settle` knows those seen before).
+    A request in the same tick of the kernel's clock as the last reply looks idle when it was acknowledged in that
+    tick too, or once a keep-alive has been answered: :func:`settle` tells these by what the connection did before.
     """
     info = found.info
     sent, received = info.last_data_sent_seconds, info.last_data_recv_seconds
@@ -66,16 +69,30 @@ class Seen(NamedTuple):
 
     socket: Socket
     group: Group | None
+    slow: bool
+    """Whether most of its requests were acknowledged apart from their replies: these took longer than an
+    acknowledgement may be delayed (40 ms)."""
 
 
 def settle(now: Socket, before: Seen | None) -> Seen:
-    """What a connection is doing, by what it did at the look before: who waited and has had no data since still waits."""
-    group = classify(now)
-    if group == "idle" and before is not None and before.group == "waiting":
-        then, this = before.socket.info, now.info
-        moved = (this.data_segs_in, this.data_segs_out) != (then.data_segs_in, then.data_segs_out)
-        group = "idle" if moved or this.data_segs_in is None else "waiting"
-    return Seen(now, group)
+    """What a connection is doing, by what it did before.
+
+    Request and reply in one tick: either a quick query was asked and answered, or a reply came and the next
+    request followed at once.  Where replies are slow, requests are acknowledged apart from them, and it is the
+    latter (measured on loopback: 0.97 acknowledgements per request of 100 ms back to back, 0.03 per quick one).
+    And who waited and has had no data since still waits.
+    """
+    info, group = now.info, classify(now)
+    then = before.socket.info if before is not None else TcpInfo()
+    sent = (info.data_segs_out or 0) - (then.data_segs_out or 0)
+    apart = (info.segs_in or 0) - (info.data_segs_in or 0) - ((then.segs_in or 0) - (then.data_segs_in or 0))
+    slow = before.slow if before is not None and not sent else apart >= APART * sent > 0
+    if group == "idle" and info.data_segs_in is not None and not now.rqueue:
+        tie = info.last_data_sent_seconds == info.last_data_recv_seconds
+        still = before is not None and before.group == "waiting"
+        still = still and (info.data_segs_in, info.data_segs_out) == (then.data_segs_in, then.data_segs_out)
+        group = "waiting" if still or (tie and slow) else "idle"
+    return Seen(now, group, slow)
 
 
 class Look(NamedTuple):
