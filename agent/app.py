@@ -26,7 +26,11 @@ from exporters.state import SlotCount, Snapshot, State
 from probes.cgroup import CgroupProbe, throttle_files
 from probes.cgroup_places import locate
 from probes.connections import ConnectionsProbe
+from probes.page import Shared, fetch
 from probes.platform import PlatformProbe, PlatformReading
+from probes.pool import PoolProbe
+from probes.pool_names import chosen
+from probes.pool_page import Vocabulary
 from probes.postgres import PostgresProbe, dsn_from
 from probes.postgres_server import PostgresServerProbe
 from probes.reading import NoData, Reading
@@ -91,10 +95,11 @@ class Agent:
             self.schedule.add(
                 AppCgroupProbe(config.app.process, config.app.pid, self._root), config.cgroup.every_seconds
             )
-        requests = config.requests
+        requests, pool = config.requests, config.pool
+        get = Shared() if pool.metrics_url == requests.metrics_url else fetch
         probe = RequestsProbe(
             self.in_flight, file=requests.file, url=requests.metrics_url, metric=requests.metric,
-            timeout=requests.timeout_seconds,
+            timeout=requests.timeout_seconds, get=get,
         )  # fmt: skip
         polled = requests.file or requests.metrics_url
         every = requests.every_seconds if polled else config.suspension.every_seconds
@@ -104,6 +109,10 @@ class Agent:
             connections = ConnectionsProbe(config.connections.ports, gvisor=self._in_gvisor, looks=LOOKS)
             self.schedule.add(connections, config.connections.every_seconds)
             self._connections = connections
+        if pool.metrics_url:
+            vocabulary = Vocabulary(chosen(pool.preset, pool.names), label=pool.label, size=pool.size)
+            pools = PoolProbe(pool.metrics_url, vocabulary, timeout=pool.timeout_seconds, get=get)
+            self.schedule.add(pools, pool.every_seconds, pool.timeout_seconds + 1)
         postgres = config.postgres
         for name, place in postgres.targets.items():
             database = PostgresProbe(
@@ -265,6 +274,7 @@ def for_doctor(config: Config) -> Config:
     }
     tree["cgroup"]["every_seconds"] = tree["requests"]["every_seconds"] = 1.0
     tree["platform"]["every_seconds"] = 5.0
+    tree["pool"]["every_seconds"] = 2.0
     tree["postgres"] |= {"every_seconds": 2.0, "timeout_seconds": min(1.5, tree["postgres"]["timeout_seconds"])}
     tree["budget"]["cpu_ratio"] = 0.5
     return Config.model_validate(tree)

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from probes import pool_names
+
 
 class Address(NamedTuple):
     """Where to listen."""
@@ -161,6 +163,40 @@ class Connections(_Section):
     every_seconds: float = Field(10.0, ge=1, le=300, description="Time between two looks.")
 
 
+def _preset(text: str) -> str:
+    if text and text not in pool_names.LIBRARIES:
+        raise ValueError(f"must be empty (all of them) or one of {', '.join(pool_names.LIBRARIES)}")
+    return text
+
+
+def _pool_names(names: dict[str, str]) -> dict[str, str]:
+    for field, text in names.items():
+        if field not in pool_names.FIELDS:
+            raise ValueError(f"{field!r} is no number of a pool: one of {', '.join(pool_names.FIELDS)}")
+        pool_names.series(text)  # raises ValueError itself for what is no series
+    return names
+
+
+class Pool(_Section):
+    """The app's connection pools, as its own metrics page tells of them."""
+
+    metrics_url: Annotated[str, AfterValidator(_http_url)] | None = Field(
+        None, description="The app's metrics page.  Unset: pools are not looked at."
+    )
+    preset: Annotated[str, AfterValidator(_preset)] = Field(
+        "", description="The library whose metric names are looked for; empty: all that are known."
+    )
+    names: Annotated[dict[str, str], AfterValidator(_pool_names)] = Field(
+        {}, description="Your own metric names: number to series, which go before those of the preset."
+    )
+    label: str = Field(
+        "", pattern=r"^([a-zA-Z_][a-zA-Z0-9_]*)?$", description="Label that tells pools apart; empty: the usual ones."
+    )
+    size: int | None = Field(None, ge=1, le=100_000, description="Size of a pool whose page does not tell it.")
+    every_seconds: float = Field(10.0, ge=1, le=15, description="Time between two looks.")
+    timeout_seconds: float = Field(2.0, ge=0.1, le=10, description="Time-out of one scrape.")
+
+
 class Budget(_Section):
     """What the agent may use: checked when the settings are read, enforced while it runs."""
 
@@ -199,6 +235,7 @@ class Config(_Section):
     requests: Requests = Requests()
     postgres: Postgres = Postgres()
     connections: Connections = Connections()
+    pool: Pool = Pool()
     budget: Budget = Budget()
     history: History = History()
     rules: Rules = Rules()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from probes.cgroup import CgroupReading
 from probes.connections import ConnectionsReading
 from probes.platform import PlatformReading
+from probes.pool import PoolReading
 from probes.postgres import PostgresReading
 from probes.postgres_server import PostgresServerReading
 from probes.reading import Reading
@@ -23,4 +24,5 @@ READINGS: tuple[type[Reading], ...] = (
     PostgresReading,
     PostgresServerReading,
     ConnectionsReading,
+    PoolReading,
 )

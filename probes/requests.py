@@ -9,28 +9,24 @@ which of them it is in can be told by nobody but the app, a proxy or the agent's
   which can hide a finding and cannot invent one;
 * *own*: requests that the agent serves itself, when the platform counts them.
 
-The scraped page is not trusted: it may hang, redirect for ever or be endless.  One connection, one
-time-out, no redirects, at most ``MOST_BYTES``.
+The scraped page is not trusted: see :mod:`probes.page`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
-import ssl
 import stat
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
-from urllib.parse import urlsplit
 
+from probes import page
 from probes.reading import NoData, Reading, gauge
 
-MOST_BYTES = 1_000_000
 MOST_TRANSITIONS = 4096
 MOST_SOURCES = 16
 #: Sources that the agent reads itself: what is pushed can never crowd them out.
@@ -138,9 +134,10 @@ class RequestsProbe:
         url: str | None = None,
         metric: str = "",
         timeout: float = 1.0,
+        get: page.Get = page.fetch,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._in_flight, self._clock = in_flight, clock
+        self._in_flight, self._get, self._clock = in_flight, get, clock
         self._file, self._url, self._timeout = file, url, timeout
         names = "|".join(re.escape(name) for name in metric.split("|"))
         self._gauge = re.compile(rf"^(?:{names})(?:\{{[^\n]*\}})?[ \t]+([0-9.eE+-]+)", re.MULTILINE)
@@ -184,14 +181,14 @@ class RequestsProbe:
     async def _read_gauge(self, url: str) -> str:
         try:
             async with asyncio.timeout(self._timeout):
-                page = await fetch(url)
-            values = [float(match) for match in self._gauge.findall(page)]
+                text = await self._get(url)
+            values = [float(match) for match in self._gauge.findall(text)]
             if not values:
                 raise ValueError("no such gauge on the page")
             self._in_flight.set("gauge", max(0, int(sum(values))))
-        except (OSError, ValueError, OverflowError) as error:
+        except (*page.ERRORS, OverflowError) as error:
             self._in_flight.forget("gauge")
-            return f"requests.metrics_url: {str(error)[:80] or type(error).__name__}"
+            return f"requests.metrics_url: {page.why(error)}"
         return ""
 
     async def aclose(self) -> None:
@@ -207,33 +204,3 @@ def _read_regular(path: str) -> bytes:
         return os.read(fd, 64)
     finally:
         os.close(fd)
-
-
-async def fetch(url: str) -> str:
-    """GET a page of at most ``MOST_BYTES``.  Raises OSError or ValueError; the caller sets a time-out.
-
-    HTTP/1.0 keeps it simple: no chunks, no keep-alive, and the connection's end is the page's end.
-    """
-    parts = urlsplit(url)
-    secure = ssl.create_default_context() if parts.scheme == "https" else None
-    port = parts.port or (443 if secure else 80)
-    reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=secure)
-    try:
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        writer.write(f"GET {path} HTTP/1.0\r\nHost: {parts.hostname}\r\nAccept: text/plain\r\n\r\n".encode())
-        await writer.drain()
-        raw = b""
-        while chunk := await reader.read(65536):
-            raw += chunk
-            if len(raw) > MOST_BYTES:
-                raise ValueError(f"the page is larger than {MOST_BYTES} bytes")
-    finally:
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-    head, _, body = raw.partition(b"\r\n\r\n")
-    status = head.split(b" ", 2)[1:2]
-    if status != [b"200"]:
-        word = status[0][:3].decode("ascii", "replace") if status else "no HTTP"
-        raise ValueError(f"answered {word}, not 200")
-    return body.decode("utf-8", "replace")

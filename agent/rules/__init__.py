@@ -17,6 +17,7 @@ from agent.rules import (
     database_unreachable,
     instance_frozen,
     network_slow,
+    pool_saturated,
     proxy_or_server_starved,
     too_many_queries,
     waiting_for_database,
@@ -44,6 +45,7 @@ POSTGRES_RULES: tuple[Rule, ...] = (
     waiting_for_database.RULE,
     client_suspended_holding_connection.RULE,
     client_not_reading.RULE,
+    pool_saturated.RULE,
 )
 
 RULES = CPU_RULES + POSTGRES_RULES

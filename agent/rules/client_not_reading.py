@@ -46,4 +46,5 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
+    explains=("pool_saturated",),
 )

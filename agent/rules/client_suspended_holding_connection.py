@@ -62,5 +62,5 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
-    explains=("client_not_reading",),
+    explains=("client_not_reading", "pool_saturated"),
 )

@@ -90,5 +90,5 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
-    explains=("waiting_for_database",),
+    explains=("waiting_for_database", "pool_saturated"),
 )

@@ -51,5 +51,5 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
-    explains=("database_slow", "waiting_for_database"),
+    explains=("database_slow", "waiting_for_database", "pool_saturated"),
 )

@@ -15,7 +15,7 @@ from agent.report import Advice, Evidence, Scope, Severity
 from probes.reading import Reading
 
 #: What whoever takes the client's CPU makes of its database connections.
-IDLE_CLIENT = ("client_suspended_holding_connection", "client_not_reading")
+IDLE_CLIENT = ("client_suspended_holding_connection", "client_not_reading", "pool_saturated")
 
 
 @dataclass(frozen=True, slots=True)

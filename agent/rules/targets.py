@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from agent import waits
 from agent.breakdown import RoundTrip, round_trips
@@ -24,7 +24,7 @@ GRANT = "GRANT pg_monitor TO the role of the agent, or use the app's own role"
 def worst(history: History, kind: type[Reading], judge: Callable[[History, str], Judgement]) -> Judgement:
     """Judge every target of this reading type."""
     found = [judge(history, target) for target in history.targets(kind)]
-    return _worst(found) or Unknown(f"no {kind.probe} has been read yet")
+    return worst_of(found) or Unknown(f"no {kind.probe} has been read yet")
 
 
 def endpoint(
@@ -40,7 +40,7 @@ def endpoint(
     seen = waits.connections(history, seconds)
     found = [judge(history, remote, each) for remote, each in seen.items() if each.readings >= LEAST_READINGS]
     if found:
-        return _worst(found) or found[0]
+        return worst_of(found) or found[0]
     if seen:
         return Unknown("connections to a watched port have been seen for less than half a minute", "wait")
     return Absent("there is no connection to a watched port")
@@ -55,10 +55,13 @@ def either(first: Judgement, second: Judgement) -> Judgement:
     raise AssertionError(first)
 
 
-def _worst(found: Sequence[Judgement]) -> Judgement | None:
-    """A finding goes first, the most severe one; then an unknown, because what could not be read must not hide
+def worst_of(judgements: Iterable[Judgement]) -> Judgement | None:
+    """Of several judgements of one kind the one that speaks; ``None`` when there are none.
+
+    A finding goes first, the most severe one; then an unknown, because what could not be read must not hide
     behind what is clean; then, of the clean ones, the one with the largest number.
     """
+    found = list(judgements)
     present = [j for j in found if isinstance(j, Present)]
     if present:
         return max(present, key=lambda j: _ORDER.index(j.severity))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from agent.config import ConfigError, history_bytes, load, predicted_cpu_ratio
-from agent.settings import Config, Http, Suspension, parse_address
+from agent.settings import Config, Http, Pool, Suspension, parse_address
 
 RULES = ("cpu_stolen", "cpu_contended")
 SECRET = "hunter2-s3cr3t"  # noqa: S105 - it is the point of the test
@@ -84,6 +84,15 @@ def test_the_last_of_two_equal_flags_wins() -> None:
         ("http.listen", "[::1]:0", "[::1]:0"),
         ("postgres.targets", "main=env:URL, r-2=file:/run/a=b", {"main": "env:URL", "r-2": "file:/run/a=b"}),
         ("postgres.targets", "", {}),
+        (
+            "pool.names",
+            'size=a_max, checked_out=a{state="used"}|b',
+            {"size": "a_max", "checked_out": 'a{state="used"}|b'},
+        ),
+        ("pool.size", "20", 20),
+        ("pool.preset", "hikaricp", "hikaricp"),
+        ("pool.preset", "", ""),
+        ("pool.label", "shard", "shard"),
     ],
 )
 def test_text_becomes_the_settings_own_type(key: str, text: str, wanted: Any) -> None:
@@ -202,6 +211,16 @@ def test_a_misspelt_key_is_refused_with_what_was_perhaps_meant(flag: tuple[str, 
         ("requests.metrics_url", "http://app:65536/metrics"),
         ("requests.metrics_url", "http://app:-1/metrics"),
         ("requests.metrics_url", "http://app:web/metrics"),
+        ("pool.metrics_url", "ftp://app/metrics"),
+        ("pool.metrics_url", "http://app:word@app/metrics"),
+        ("pool.preset", "hikari"),
+        ("pool.names", "checked_out"),
+        ("pool.names", "checked_out=a b"),
+        ("pool.names", 'checked_out=a{b="c"'),
+        ("pool.names", "checkedout=a"),
+        ("pool.label", "a-b"),
+        ("pool.size", "0"),
+        ("pool.every_seconds", "16"),
         ("http.fail_status", "199"),
         ("http.fail_status", "600"),
         ("http.fail_status", "503.5"),
@@ -216,6 +235,19 @@ def test_an_impossible_value_is_refused_with_its_path_and_its_source(flag: tuple
     for fault in faults(flags=(flag,)):
         assert fault.startswith(flag[0])
         assert f"flag for {flag[0]}" in fault
+
+
+@pytest.mark.parametrize(
+    ("flag", "allowed"),
+    [
+        (("pool.preset", "hikari"), "one of pgxpool, database_sql, hikaricp"),
+        (("pool.names", "checkedout=a"), "one of size, checked_out, waiting"),
+        (("pool.names", "waiting=a b"), "'a b' is no series: NAME or NAME{LABEL="),
+    ],
+)
+def test_a_refused_name_of_a_pool_says_what_is_allowed(flag: tuple[str, str], allowed: str) -> None:
+    (fault,) = faults(flags=(flag,))
+    assert allowed in fault
 
 
 def test_an_unknown_section_in_the_environment_names_the_variable() -> None:
@@ -324,6 +356,13 @@ def test_closer_slots_need_more_memory() -> None:
     sizes = [history_bytes(Config(suspension=Suspension(every_seconds=every))) for every in (1, 5, 20, 60)]
     assert sizes == sorted(sizes, reverse=True)
     assert len(set(sizes)) == 4
+
+
+@pytest.mark.parametrize("predicted", [predicted_cpu_ratio, history_bytes])
+def test_pools_cost_when_they_are_looked_at_and_more_when_more_often(predicted: Callable[[Config], float]) -> None:
+    url = "http://app/metrics"
+    costs = [predicted(Config(pool=Pool(metrics_url=u, every_seconds=s))) for u, s in ((None, 1), (url, 15), (url, 1))]
+    assert costs == sorted(set(costs))
 
 
 # ---- addresses

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probes.page import MOST_BYTES
 from probes.reading import NoData
 from probes.requests import (
-    MOST_BYTES,
     MOST_SOURCES,
     MOST_TRANSITIONS,
     STALE_SECONDS,
