@@ -54,5 +54,6 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
+    for_seconds=10.0,  # a start, or one slow statement, is over by then
     explains=("pool_saturated",),
 )

@@ -185,11 +185,11 @@ def test_a_cause_that_the_database_role_shows_explains_the_waiting() -> None:
     history = History(600.0, clock=clock)
     rules = [BY_ID[name] for name in ("database_slow", "database_locked", "waiting_for_database")]
     engine = Engine(history, rules=rules, clock=clock)
-    for _ in range(4):
+    for _ in range(5):
         clock.advance(10.0)
         history.add(WAITING)
         history.add(SLOW)
-    report, _ = engine.evaluate(AgentSelf("1", 1.0, 1.0, 1))
+        report, _ = engine.evaluate(AgentSelf("1", 1.0, 1.0, 1))
     assert {f.rule: f.explained_by for f in report.findings} == {
         "database_slow": None,
         "waiting_for_database": "database_slow",
