@@ -278,3 +278,21 @@ def for_doctor(config: Config) -> Config:
     tree["postgres"] |= {"every_seconds": 2.0, "timeout_seconds": min(1.5, tree["postgres"]["timeout_seconds"])}
     tree["budget"]["cpu_ratio"] = 0.5
     return Config.model_validate(tree)
+
+
+def for_demo(config: Config, look_back: float) -> Config:
+    """The settings of a demo: those of ``doctor``, and a history of ``look_back`` seconds.
+
+    A verdict then follows within that time.  It is less than a user may set: rules whose span is longer see less
+    than they say.
+    """
+    closer = for_doctor(config)
+    history = closer.history.model_copy(update={"seconds": look_back})  # past the check, which is for users
+    connections = closer.connections.model_copy(update={"every_seconds": closer.postgres.every_seconds})
+    return closer.model_copy(update={"history": history, "connections": connections})
+
+
+def watching(config: Config, name: str, place: str) -> Config:
+    """The settings with one more database to watch; ``place`` is where its DSN stands."""
+    targets = {**config.postgres.targets, name: place}
+    return config.model_copy(update={"postgres": config.postgres.model_copy(update={"targets": targets})})

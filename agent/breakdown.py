@@ -210,16 +210,33 @@ class RoundTrip:
     client: float
     unknown: float
     count: int
-    #: Smallest and median time outside of this machine, network and server together.
-    least_away: float
-    usual_away: float
+    #: Times outside of this machine, network and server together, in their order.
+    aways: tuple[float, ...]
     #: Smallest time on the network: distance, without what a busy server adds before its clock runs.
     least_network: float
 
+    @property
+    def least_away(self) -> float:
+        """The shortest time outside of this machine."""
+        return min(self.aways)
 
-def round_trips(history: History, seconds: float, target: str) -> dict[str, RoundTrip]:
-    """The round trips to one database: operation -> mean parts; empty while none was answered."""
-    readings = [r for r in history.window(PostgresReading, seconds, target) if r.up]
+    @property
+    def usual_away(self) -> float:
+        """Its median."""
+        return median(self.aways)
+
+    def is_uneven(self, ratio: float) -> bool:
+        """Whether quick ones, below ``ratio`` of the median, stand between slow ones.
+
+        Quick ones that all come before or after the slow ones are a change, not unevenness.
+        """
+        quick = [away < ratio * self.usual_away for away in self.aways]
+        return any(quick) and quick != sorted(quick) and quick != sorted(quick, reverse=True)
+
+
+def round_trips(history: History, seconds: float, target: str, latest: int = 1000) -> dict[str, RoundTrip]:
+    """The ``latest`` round trips to one database: operation -> mean parts; empty while none was answered."""
+    readings = [r for r in history.window(PostgresReading, seconds, target) if r.up][-latest:]
     found = {}
     for operation in (readings[-1].round_trip_seconds or {}) if readings else {}:
         walls = [(r.round_trip_seconds or {}).get(operation, 0.0) for r in readings]
@@ -233,8 +250,7 @@ def round_trips(history: History, seconds: float, target: str) -> dict[str, Roun
             wall=sum(walls) / len(walls),
             **means,
             count=len(walls),
-            least_away=min(away),
-            usual_away=median(away),
+            aways=tuple(away),
             least_network=min(parts["network"]),
         )
     return found

@@ -1,7 +1,8 @@
-"""The command line: ``run``, ``doctor``, ``report``, ``check-config``, ``explain``.
+"""The command line: ``run``, ``doctor``, ``demo``, ``report``, ``check-config``, ``explain``.
 
-Exit codes: 0 done (doctor: healthy), 1 findings, 2 cannot tell, 64 wrong usage, 69 something needed is
-not available (port taken, agent not reachable), 78 unusable settings.  No fault ends as a traceback.
+Exit codes: 0 done (doctor: healthy; demo: found), 1 findings (demo: others than expected), 2 cannot tell, 64 wrong
+usage, 69 something needed is not available (port taken, agent not reachable, no CPU quota), 78 unusable settings.
+No fault ends as a traceback.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from typing import Any, NoReturn
 
 from agent import __version__
 from agent.exits import BAD_CONFIG, CANNOT_TELL, FINDINGS, HEALTHY, UNAVAILABLE, USAGE
+
+#: What ``demo`` can make; ``agent.demo_stalls`` has the table, which takes a while to load.
+STALLS = ("throttle", "lock", "slow-query", "network")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -100,6 +104,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.set_defaults(command=_doctor)
 
+    demo = commands.add_parser("demo", help="make a stall here, on a PostgreSQL of our own, and watch it being found")
+    demo.add_argument("stall", choices=STALLS, metavar="STALL", help=", ".join(STALLS))
+    demo.set_defaults(command=_demo)
+
     report = commands.add_parser("report", parents=[output], help="the report of a running agent")
     report.add_argument("url", metavar="URL", help="the agent's address, like http://127.0.0.1:9768")
     report.set_defaults(command=_report)
@@ -158,14 +166,13 @@ def _run(arguments: argparse.Namespace) -> int:
     as_json = arguments.json or not sys.stdout.isatty()
     if not arguments.embedded_postgres:
         return asyncio.run(serve_until_stopped(config, as_json=as_json))
+    from agent.app import watching  # noqa: PLC0415 - the whole agent
     from agent.embedded import TARGET, EmbeddedPostgres, NotAvailable  # noqa: PLC0415 - only here
 
     try:
         with EmbeddedPostgres() as database:
             os.environ[TARGET.removeprefix("env:")] = database.dsn
-            targets = {**config.postgres.targets, "embedded": TARGET}
-            watching = config.model_copy(update={"postgres": config.postgres.model_copy(update={"targets": targets})})
-            return asyncio.run(serve_until_stopped(watching, as_json=as_json))
+            return asyncio.run(serve_until_stopped(watching(config, "embedded", TARGET), as_json=as_json))
     except NotAvailable as reason:
         print(f"stallscope: {reason}", file=sys.stderr)
         return UNAVAILABLE
@@ -183,6 +190,12 @@ def _doctor(arguments: argparse.Namespace) -> int:
         print(f"stallscope: cannot measure: {error.strerror or error}", file=sys.stderr)
         return UNAVAILABLE
     return _show(report, arguments.json)
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from agent.demo import show  # noqa: PLC0415 - psycopg and more
+
+    return show(arguments.stall)
 
 
 def _show(report: dict[str, Any], as_json: bool) -> int:

@@ -49,7 +49,7 @@ LIGHT = {
 
 
 class NotAvailable(Exception):
-    """No embedded PostgreSQL here; the message says why and what to do."""
+    """What was asked for cannot be had here; the message says why and what to do."""
 
 
 class Account(NamedTuple):

@@ -40,6 +40,11 @@ def render(report: Mapping[str, Any], *, colour: bool = False) -> str:
     return "\n".join(line for part in parts for line in part) + "\n"
 
 
+def headline(report: Mapping[str, Any], *, colour: bool = False) -> str:
+    """The verdict alone: the first lines of the report."""
+    return "\n".join(_head(report, _Paint(colour)))
+
+
 def _head(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
     word = _WORDS[report["status"]]
     if report["verdict"].startswith("Cannot tell"):

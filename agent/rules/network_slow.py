@@ -21,6 +21,8 @@ SLOW = Threshold(
     "a hundred queries one after another lose half a second",
 )
 STEADY = Threshold("smallest over usual time away", 0.7, "ratio", "distance is constant, a starved peer is not")
+#: Judged are so many: of a change, the old way is forgotten after that.
+LATEST = 4
 TRIPS = Threshold("slots that were answered", 3, "", "steadiness needs three")
 
 
@@ -45,7 +47,7 @@ def _endpoint(_: History, remote: str, seen: waits.Connections) -> Judgement:
 
 
 def _target(history: History, target: str) -> Judgement:
-    trip = targets.short_trip(history, SPAN, target, int(TRIPS.value))
+    trip = targets.short_trip(history, SPAN, target, int(TRIPS.value), LATEST)
     if isinstance(trip, Unknown):
         return trip
     text = (

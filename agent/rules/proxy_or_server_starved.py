@@ -13,6 +13,8 @@ SLOW = Threshold(
     "time away of a short round trip", 0.01, "seconds", "a scheduler's period of a throttled peer is 100 ms"
 )
 STEADY = Threshold("smallest over usual time away, below", 0.5, "ratio", "distance is constant, a starved peer is not")
+#: Judged are so many, of which quick ones stand between slow ones: a way that became longer is no starved peer.
+LATEST = 6
 TRIPS = Threshold("slots that were answered", 3, "", "unsteadiness needs three")
 
 
@@ -21,7 +23,7 @@ def _judge(history: History) -> Judgement:
 
 
 def _target(history: History, target: str) -> Judgement:
-    trip = targets.short_trip(history, SPAN, target, int(TRIPS.value))
+    trip = targets.short_trip(history, SPAN, target, int(TRIPS.value), LATEST)
     if isinstance(trip, Unknown):
         return trip
     away = trip.network + trip.server
@@ -30,7 +32,7 @@ def _target(history: History, target: str) -> Judgement:
         f"(at best {1e3 * trip.least_away:.1f}), of which the server itself counts {1e3 * trip.server:.1f}"
     )
     evidence = (Evidence(text, away, "seconds"),)
-    uneven = trip.least_away < STEADY.value * trip.usual_away or trip.server >= SLOW.value
+    uneven = trip.is_uneven(STEADY.value) or trip.server >= SLOW.value
     if away < SLOW.value or not uneven:
         return Absent(text, evidence)
     return Present("warning", 0.7, "the app", evidence, Advice(

@@ -96,9 +96,12 @@ def name(target: str) -> str:
     return f"database {target!r}"
 
 
-def short_trip(history: History, seconds: float, target: str, least: int) -> RoundTrip | Unknown:
-    """The short round trip to a database; unknown when it was answered fewer than ``least`` times."""
-    trip = round_trips(history, seconds, target).get("short")
+def short_trip(history: History, seconds: float, target: str, least: int, latest: int) -> RoundTrip | Unknown:
+    """The ``latest`` short round trips to a database; unknown when it was answered fewer than ``least`` times.
+
+    What the way was like before a change says nothing of how it is: a mean over both would be neither.
+    """
+    trip = round_trips(history, seconds, target, latest).get("short")
     if trip is None or trip.count < least:
         return Unknown(f"{name(target)} has not answered {least} times in the last minute", "wait, or see why")
     return trip

@@ -24,7 +24,7 @@ from agent.settings import Config
 from tests.unit.golden import fixed
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ("run", "doctor", "report", "check-config", "explain")
+COMMANDS = ("run", "doctor", "demo", "report", "check-config", "explain")
 
 Output = pytest.CaptureFixture[str]
 
@@ -71,6 +71,8 @@ def test_the_version_is_the_packages(capsys: Output) -> None:
         ("run", "--set", "nodot=1"),
         ("run", "--set", "http.listen"),
         ("run", "--config"),
+        ("demo",),
+        ("demo", "nonsense"),
         ("report",),
         ("explain", "no_such_rule"),
         ("explain", "cpu_stolen", "cpu_contended"),

@@ -51,6 +51,14 @@ def test_the_first_word_is_the_verdict(name: str, word: str) -> None:
     assert shown(name).split()[0] == word
 
 
+@each_report
+@pytest.mark.parametrize("colour", [False, True], ids=["plain", "colour"])
+def test_the_headline_is_the_beginning_of_the_report(name: str, colour: bool) -> None:
+    headline = console.headline(to_json(REPORTS[name]()), colour=colour)
+    assert headline
+    assert shown(name, colour=colour).startswith(headline)
+
+
 def test_what_is_to_be_changed_stands_on_one_line_so_that_it_can_be_copied() -> None:
     lines = [line.strip() for line in shown("failing").splitlines()]
     for change in fixed.finding().advice.changes:

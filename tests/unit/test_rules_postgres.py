@@ -70,7 +70,7 @@ def shifted(network: float = 0.0, server: float = 0.0, suspended: float = 0.0) -
 FROZEN = reading(trips=shifted(suspended=60))
 FAR = reading(trips=shifted(network=10), least_round_trip_seconds=0.01)
 PROXIED = reading(trips=shifted(network=10))
-UNEVEN = tuple(reading(trips=shifted(network=extra)) for extra in (0.0, 60.0, 90.0, 30.0))
+UNEVEN = tuple(reading(trips=shifted(network=extra)) for extra in (60.0, 0.0, 90.0, 30.0))
 SLOW_SERVER = reading(trips=shifted(server=30))
 BLIND = reading(trips={name: (0.0, s, 0.0, c, 90.0) for name, (_, s, _, c) in HEALTHY.items()})
 
@@ -119,6 +119,21 @@ def test_the_headline_says_what_was_taken_and_what_postgres_worked() -> None:
     assert "taken away for 180.1 ms" in text
     assert "Postgres worked 21.0 ms" in text
     assert "Postgres is innocent" in judgement.advice.summary
+
+
+@pytest.mark.parametrize("rule", ["network_slow", "proxy_or_server_starved"])
+def test_a_way_that_became_longer_is_distance_and_no_starved_peer(rule: str) -> None:
+    """From near to far, and near again, at the default slots: what stood before the change is forgotten soon."""
+    far = reading(trips=shifted(network=100))
+    steps = [reading()] * 6 + [far] * 8 + [reading()] * 8
+    told = [isinstance(judge(rule, *steps[:count]), Present) for count in range(6, len(steps) + 1)]
+    if rule == "proxy_or_server_starved":
+        assert not any(told)
+    else:
+        first, last = told.index(True), len(told) - 1 - told[::-1].index(True)
+        assert first <= 4, "found within four slots"
+        assert last <= 8, "and forgotten with the first quick one"
+        assert all(told[first : last + 1])
 
 
 def test_on_cloud_run_the_advice_is_the_billing_mode() -> None:
