@@ -23,16 +23,19 @@ from agent.report import AgentSelf, Report
 from agent.rules import RULES
 from agent.schedule import Pulse, Schedule
 from exporters.state import SlotCount, Snapshot, State
+from probes import pool_names
 from probes.cgroup import CgroupProbe, throttle_files
 from probes.cgroup_places import locate
 from probes.connections import ConnectionsProbe
 from probes.page import Shared, fetch
 from probes.platform import PlatformProbe, PlatformReading
+from probes.platform_trust import Trust
 from probes.pool import PoolProbe
-from probes.pool_names import chosen
 from probes.pool_page import Vocabulary
 from probes.postgres import PostgresProbe, dsn_from
 from probes.postgres_server import PostgresServerProbe
+from probes.process_search import Found, chosen, has_name
+from probes.processes import ProcessesProbe, ProcessesReading
 from probes.reading import NoData, Reading
 from probes.requests import InFlight, RequestsProbe
 from probes.sockets import Remote
@@ -74,10 +77,12 @@ class Agent:
             root=root,
             on_news=self._news,
         )
-        self.cost = Cost(lambda: self.suspension.child_pid)
+        self.cost = Cost(self._child_pid)
         self.schedule = Schedule(self.history, self._after, over_budget=self._over_budget)
         self._environ = environ
         self._connections: ConnectionsProbe | None = None
+        self._owners: ProcessesProbe | None = None
+        self._group_is_watched = False
         self._peers: dict[str, Remote] = {}
         self._add_probes()
         # A rule about something that nobody asked to watch would be an unknown that nobody can lift.
@@ -92,8 +97,9 @@ class Agent:
         self.schedule.add(self.suspension, config.suspension.every_seconds)
         self.schedule.add(CgroupProbe(root=self._root), config.cgroup.every_seconds)
         if config.app.process or config.app.pid:
-            self.schedule.add(
-                AppCgroupProbe(config.app.process, config.app.pid, self._root), config.cgroup.every_seconds
+            self._watch_group(
+                lambda: chosen(self._root, config.app.process, config.app.pid, self._child_pid()),
+                lambda pid: bool(config.app.pid) or has_name(self._root, pid, config.app.process),
             )
         requests, pool = config.requests, config.pool
         get = Shared() if pool.metrics_url == requests.metrics_url else fetch
@@ -105,12 +111,19 @@ class Agent:
         every = requests.every_seconds if polled else config.suspension.every_seconds
         self.schedule.add(probe, every, requests.timeout_seconds + 1)
         self.schedule.add(self.platform, config.platform.every_seconds, 5)
+        looks = ConnectionsProbe(config.connections.ports, gvisor=self._in_gvisor, looks=LOOKS)
         if config.connections.ports:
-            connections = ConnectionsProbe(config.connections.ports, gvisor=self._in_gvisor, looks=LOOKS)
-            self.schedule.add(connections, config.connections.every_seconds)
-            self._connections = connections
+            self.schedule.add(looks, config.connections.every_seconds)
+            self._connections = looks
+        if config.watches_processes:  # after the look whose sockets they hold
+            owners = ProcessesProbe(
+                config.app.process, config.app.pid, inodes=looks.inodes, counters=self._counters,
+                child=self._child_pid, root=self._root,
+            )  # fmt: skip
+            self.schedule.add(owners, config.processes.every_seconds)
+            self._owners = owners
         if pool.metrics_url:
-            vocabulary = Vocabulary(chosen(pool.preset, pool.names), label=pool.label, size=pool.size)
+            vocabulary = Vocabulary(pool_names.chosen(pool.preset, pool.names), label=pool.label, size=pool.size)
             pools = PoolProbe(pool.metrics_url, vocabulary, timeout=pool.timeout_seconds, get=get)
             self.schedule.add(pools, pool.every_seconds, pool.timeout_seconds + 1)
         postgres = config.postgres
@@ -133,13 +146,30 @@ class Agent:
         if self._connections is not None:
             self._connections.watch({name: [remote] for name, remote in self._peers.items()})
 
+    def _watch_group(self, find: Callable[[], Found], still: Callable[[int], bool]) -> None:
+        """Read the app's cgroup too, from now on."""
+        self._group_is_watched = True
+        self.schedule.add(AppCgroupProbe(find, still, self._root), self.config.cgroup.every_seconds)
+
+    def _watch_group_of_owners(self) -> None:
+        """The owners of the watched connections are in another group: the app's limits are there."""
+        assert self._owners is not None
+        pids = self._owners.pids
+        self._watch_group(lambda: Found(pids(), "the app's processes have ended"), lambda pid: pid in pids())
+
+    def _child_pid(self) -> int | None:
+        return self.suspension.child_pid
+
     def _in_gvisor(self) -> bool:
         platform = self.history.latest(PlatformReading)
         return platform is not None and platform.sandbox == "gvisor"
 
-    def _trust(self) -> dict[str, bool | None]:
+    def _counters(self) -> Mapping[str, Trust]:
         platform = self.history.latest(PlatformReading)
-        return {name: trust.counts for name, trust in platform.counters.items()} if platform else {}
+        return platform.counters if platform is not None else {}
+
+    def _trust(self) -> dict[str, bool | None]:
+        return {name: trust.counts for name, trust in self._counters().items()}
 
     def _blind(self) -> bool:
         """Whether the kernel's counters could miss a suspension here, so that spins must look for it."""
@@ -198,6 +228,8 @@ class Agent:
         self.pulse.note()
         for reading in readings:
             self.on_reading(reading)
+            if isinstance(reading, ProcessesReading) and reading.own_group is False and not self._group_is_watched:
+                self._watch_group_of_owners()
         self.publish()
 
     def publish(self) -> Report:
@@ -226,39 +258,27 @@ class Agent:
 
 
 class AppCgroupProbe:
-    """The cgroup of the app's process, found by pid or by name in a shared PID namespace."""
+    """The cgroup of the app's process, in a shared PID namespace.
+
+    ``find`` looks for the process; ``still`` says whether this one is still it, so that it need not be looked for.
+    """
 
     name = "cgroup"
     target = "app"
     reading_type = CgroupProbe.reading_type
 
-    def __init__(self, process: str, pid: int | None, root: Path) -> None:
-        self._process, self._pid, self._root = process, pid, root
+    def __init__(self, find: Callable[[], Found], still: Callable[[int], bool], root: Path) -> None:
+        self._find, self._still, self._root = find, still, root
         self._found: tuple[int, CgroupProbe] | None = None
 
     async def read(self) -> Reading:
         """Find the process again when it is gone, and read its groups."""
-        pid = self._pid or self._search()
-        if pid is None:
-            raise NoData(
-                f"no process named {self._process!r} can be seen",
-                "shareProcessNamespace: true in the pod, or app.pid",
-            )
-        if self._found is None or self._found[0] != pid:
-            self._found = (pid, CgroupProbe("app", root=self._root, pid=str(pid)))
+        if self._found is None or not self._still(self._found[0]):
+            found = self._find()
+            if not found.pids:
+                raise NoData(found.because, found.remedy)
+            self._found = (found.pids[0], CgroupProbe("app", root=self._root, pid=str(found.pids[0])))
         return await self._found[1].read()
-
-    def _search(self) -> int | None:
-        if self._found is not None and self._comm(self._found[0]) == self._process:
-            return self._found[0]
-        pids = (int(entry) for entry in os.listdir(self._root / "proc") if entry.isdigit())
-        return next((pid for pid in sorted(pids) if self._comm(pid) == self._process), None)
-
-    def _comm(self, pid: int) -> str:
-        try:
-            return (self._root / f"proc/{pid}/comm").read_text().strip()
-        except OSError:
-            return ""
 
     async def aclose(self) -> None:
         """Nothing is held open."""
@@ -273,6 +293,7 @@ def for_doctor(config: Config) -> Config:
         "spin_every_seconds": tree["suspension"]["spin_every_seconds"] or (2.5, 6.0, 12.0, 25.0),
     }
     tree["cgroup"]["every_seconds"] = tree["requests"]["every_seconds"] = 1.0
+    tree["processes"]["every_seconds"] = 2.0
     tree["platform"]["every_seconds"] = 5.0
     tree["pool"]["every_seconds"] = 2.0
     tree["postgres"] |= {"every_seconds": 2.0, "timeout_seconds": min(1.5, tree["postgres"]["timeout_seconds"])}

@@ -33,6 +33,8 @@ POSTGRES_COST_SECONDS = 5e-3
 CONNECT_COST_SECONDS = 10e-3
 #: One look at the sockets, with a thousand others beside ten watched ones (probes.connections).
 LOOK_COST_SECONDS = 2e-3
+#: One look at a process with twenty threads, and its share of the search (probes.processes).
+PROCESSES_COST_SECONDS = 1e-3
 #: Upper bound of one slot's readings in the history (48 windows of 14 numbers and their containers).
 SLOT_BYTES = 24_000
 #: The same of one look at seventeen pools with long names (measured: 8300).
@@ -57,6 +59,7 @@ def predicted_cpu_ratio(config: Config) -> float:
         + (SLOT_COST_SECONDS / config.requests.every_seconds if config.requests.metrics_url else 0.0)
         + (SLOT_COST_SECONDS / config.pool.every_seconds if config.pool.metrics_url else 0.0)
         + (LOOK_COST_SECONDS / config.connections.every_seconds if config.connections.ports else 0.0)
+        + (PROCESSES_COST_SECONDS / config.processes.every_seconds if config.watches_processes else 0.0)
         + len(config.postgres.targets)
         * (
             POSTGRES_COST_SECONDS / config.postgres.every_seconds

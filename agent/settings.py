@@ -105,7 +105,7 @@ class Platform(_Section):
 
 
 class App(_Section):
-    """The app whose cgroup is watched beside the agent's own (needs a shared PID namespace)."""
+    """The app whose cgroup and processes are watched beside the agent's own (needs a shared PID namespace)."""
 
     process: str = Field("", max_length=64, description="Name of the app's process as in /proc/PID/comm.")
     pid: int | None = Field(None, ge=1, description="The app's process id; wins over the name.")
@@ -197,6 +197,12 @@ class Pool(_Section):
     timeout_seconds: float = Field(2.0, ge=0.1, le=10, description="Time-out of one scrape.")
 
 
+class Processes(_Section):
+    """The app's processes: those that ``app`` names, else the owners of its connections."""
+
+    every_seconds: float = Field(10.0, ge=1, le=300, description="Time between two looks.")
+
+
 class Budget(_Section):
     """What the agent may use: checked when the settings are read, enforced while it runs."""
 
@@ -236,7 +242,13 @@ class Config(_Section):
     postgres: Postgres = Postgres()
     connections: Connections = Connections()
     pool: Pool = Pool()
+    processes: Processes = Processes()
     budget: Budget = Budget()
     history: History = History()
     rules: Rules = Rules()
     log: Log = Log()
+
+    @property
+    def watches_processes(self) -> bool:
+        """Whether anything tells which processes are the app's."""
+        return bool(self.connections.ports or self.app.process or self.app.pid)

@@ -12,6 +12,7 @@ from probes.platform import PlatformReading
 from probes.pool import PoolReading
 from probes.postgres import PostgresReading
 from probes.postgres_server import PostgresServerReading
+from probes.processes import ProcessesReading
 from probes.reading import Reading
 from probes.requests import RequestsReading
 from probes.suspension import SuspensionReading
@@ -25,4 +26,5 @@ READINGS: tuple[type[Reading], ...] = (
     PostgresServerReading,
     ConnectionsReading,
     PoolReading,
+    ProcessesReading,
 )

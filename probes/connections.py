@@ -200,6 +200,10 @@ class ConnectionsProbe:
         seconds = max(0.0, look.taken - before.taken) if before else 0.0
         return ConnectionsReading(taken=look.taken, seconds=seconds, unseen=sums.unseen, **sums.fields)
 
+    def inodes(self) -> frozenset[int]:
+        """The sockets that the latest look saw: who holds them is the app."""
+        return frozenset(s.inode for s in self._last.sockets.values()) if self._last else frozenset()
+
     async def aclose(self) -> None:
         """Nothing is held open."""
 

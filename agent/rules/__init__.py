@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agent.rules import (
+    client_cpu_bound,
     client_not_reading,
     client_suspended_holding_connection,
     connection_per_query,
@@ -45,6 +46,7 @@ POSTGRES_RULES: tuple[Rule, ...] = (
     waiting_for_database.RULE,
     client_suspended_holding_connection.RULE,
     client_not_reading.RULE,
+    client_cpu_bound.RULE,
     pool_saturated.RULE,
 )
 

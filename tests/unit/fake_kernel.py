@@ -6,6 +6,8 @@ hybrid), a real gVisor sandbox and a real guest.
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 V1_NO_MEMORY_LIMIT = "9223372036854771712"
@@ -114,6 +116,66 @@ class FakeKernel:
         self.write(f"{where}/memory.peak", f"{current * 2}\n")
         self.write(f"{where}/memory.stat", "anon 1\nshmem 7\n")
         self.write(f"{where}/memory.events", f"low 0\nhigh 2\nmax 3\noom 1\noom_kill {oom_kill}\n")
+
+
+class FakeProcess:
+    """A process of a fake kernel; its times are nanoseconds, as schedstat has them, and ticks of 10 ms in its stat."""
+
+    def __init__(self, fake: FakeKernel, pid: int, name: str = "app", *, started: int = 100) -> None:
+        self._fake, self.pid, self.name, self.started = fake, pid, name, started
+        self.directory = fake.root / "proc" / str(pid)
+        self.pages = 1000
+        self.gone_seconds = 0.0
+        self._threads: dict[int, tuple[str, float, float | None]] = {}
+        (self.directory / "fd").mkdir(parents=True, exist_ok=True)
+        (self.directory / "comm").write_bytes(name.encode("utf-8", "surrogateescape")[:15] + b"\n")
+        self.thread(pid)
+
+    def thread(self, tid: int, run: float = 0.0, delay: float | None = 0.0, state: str = "S") -> FakeProcess:
+        """A thread that ran and waited for so many seconds since its start; ``delay=None``: it has no schedstat."""
+        self._threads[tid] = (state, run, delay)
+        here = self.directory / "task" / str(tid)
+        here.mkdir(parents=True, exist_ok=True)
+        (here / "stat").write_text(self._stat(tid, state, run), errors="surrogateescape")
+        (here / "schedstat").unlink(missing_ok=True)
+        if delay is not None:
+            (here / "schedstat").write_text(f"{round(run * 1e9)} {round(delay * 1e9)} 17\n")
+        whole = self.gone_seconds + sum(run for _, run, _ in self._threads.values())
+        (self.directory / "stat").write_text(self._stat(self.pid, state, whole), errors="surrogateescape")
+        return self
+
+    def end_thread(self, tid: int) -> None:
+        """It ended; the process keeps what it ran."""
+        self.gone_seconds += self._threads.pop(tid)[1]
+        shutil.rmtree(self.directory / "task" / str(tid))
+
+    def _stat(self, tid: int, state: str, run: float) -> str:
+        ticks = round(run * os.sysconf("SC_CLK_TCK"))
+        return (
+            f"{tid} ({self.name}) {state} 1 1 1 0 -1 4194304 9 0 0 0 {ticks - ticks // 4} {ticks // 4} 0 0 "
+            f"20 0 {len(self._threads)} 0 {self.started} 9999999 {self.pages} 18446744073709551615 0 0 0 0 0\n"
+        )
+
+    def holds(self, *inodes: int, others: int = 0) -> FakeProcess:
+        """Descriptors of these sockets, after so many others."""
+        first = len(list((self.directory / "fd").iterdir()))
+        targets = [*(["/dev/null", "pipe:[77]", "anon_inode:[eventpoll]"] * others)[:others],
+                   *(f"socket:[{inode}]" for inode in inodes)]  # fmt: skip
+        for number, target in enumerate(targets, first):
+            (self.directory / "fd" / str(number)).symlink_to(target)
+        return self
+
+    def runs(self, program: str, head: bytes = b"\x7fELF") -> FakeProcess:
+        """The program that it executes."""
+        file = self._fake.root / program.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(head)
+        (self.directory / "exe").symlink_to(file)
+        return self
+
+    def end(self) -> None:
+        """It is gone."""
+        shutil.rmtree(self.directory)
 
 
 def container_v2(root: Path, cpu_max: str = "5000 100000") -> FakeKernel:

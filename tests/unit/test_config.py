@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from agent.config import ConfigError, history_bytes, load, predicted_cpu_ratio
-from agent.settings import Config, Http, Pool, Suspension, parse_address
+from agent.settings import App, Config, Connections, Http, Pool, Suspension, parse_address
 
 RULES = ("cpu_stolen", "cpu_contended")
 SECRET = "hunter2-s3cr3t"  # noqa: S105 - it is the point of the test
@@ -448,3 +448,10 @@ def test_a_slot_of_a_database_ends_before_the_next() -> None:
 def test_each_database_costs() -> None:
     one, two = (load(None, {}, [("postgres.targets", text)]) for text in ("a=env:A", "a=env:A,b=env:B"))
     assert predicted_cpu_ratio(Config()) < predicted_cpu_ratio(one) < predicted_cpu_ratio(two)
+
+
+def test_processes_are_watched_and_paid_for_where_something_tells_which_are_the_apps() -> None:
+    nothing = Config(connections=Connections(ports=()))
+    named = Config(connections=Connections(ports=()), app=App(process="web"))
+    assert (nothing.watches_processes, named.watches_processes, Config().watches_processes) == (False, True, True)
+    assert predicted_cpu_ratio(nothing) < predicted_cpu_ratio(named) < predicted_cpu_ratio(Config())

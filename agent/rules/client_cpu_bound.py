@@ -1,0 +1,159 @@
+"""The app itself computes while the replies of its database wait: nobody takes its CPU, and nobody else is slow.
+
+Three things must come together.  Replies lie unread (``client_not_reading``, which this explains).  A thread of the
+app runs nearly all the time, or the app uses up its CPU limit.  And the CPU is not taken away: the thread hardly
+waits for it, the quota hardly holds it, and no gap is the hypervisor's or unexplained, because in a guest without a
+steal clock CPU time runs through those (FIELD-NOTES 2).  A busy worker whose replies are read is healthy, and one
+that libpq serves looks like that from its sockets: it drains them in one burst.
+
+In Python one thread of an interpreter runs at a time, so there the whole process counts as one thread.
+
+Over 60 lines: each of the three has ways of its own to look alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from agent import breakdown
+from agent.history import History
+from agent.report import Advice, Evidence
+from agent.rules import client_not_reading
+from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from probes.cgroup import CgroupReading
+from probes.connections import ConnectionsReading
+from probes.process_files import Runtime
+from probes.processes import ProcessesReading
+
+SPAN = 60.0
+BUSY = Threshold("busiest thread runs, at least", 0.85, "ratio", "whoever comes to it then waits for its turns")
+WAITS = Threshold(
+    "its run delay, at most",
+    0.1,
+    "ratio of run and run delay",
+    "a quota makes 0.85 and more, busy neighbours up to 0.7",
+)
+MOST = Threshold("readings in which that is so", 0.75, "ratio", "most of a minute: one batch is not a state")
+LOOKS = Threshold("readings to judge by", 3, "", "fewer are a moment")
+WHOLE = Threshold("or use of the CPU limit", 0.9, "ratio", "many threads, of which none is that busy")
+TAKEN = Threshold("CPU taken away, at most", 0.05, "ratio", "above it the app is stopped: the CPU findings speak")
+
+
+class _Work(NamedTuple):
+    """What the processes of one name did: means over the span, and the share of readings in which they were busy."""
+
+    name: str
+    runtime: Runtime
+    ran: float
+    waited: float | None
+    busy: float
+
+    def __str__(self) -> str:
+        who = f"the interpreter of {self.name}" if self.runtime == "python" else f"the busiest thread of {self.name}"
+        waited = "" if self.waited is None else f" and waited {self.waited:.0%} for a CPU"
+        return f"{who} ran {self.ran:.0%} of the time{waited}"
+
+
+def _judge(history: History) -> Judgement:
+    unread = client_not_reading.RULE.judge(history)
+    if not isinstance(unread, Present):
+        return unread
+    readings = history.window(ProcessesReading, SPAN)
+    work = max(_work(readings), key=lambda w: (w.busy, w.ran), default=None)
+    cpu = breakdown.cpu(history, SPAN)
+    if work is None or cpu is None:
+        because, remedy = history.why_missing(ProcessesReading, SPAN)
+        blind = readings[-1].unseen.get("busiest_thread_ratio") if readings else None
+        return Unknown(because or blind or f"fewer than {LOOKS.value} looks at the app could be compared", remedy)
+    use, held = _quota(history, readings)
+    evidence = [Evidence(str(work), work.ran, "ratio"), *unread.evidence]
+    if use is not None:  # the headline, where no single thread is
+        told = Evidence(f"the app used {use:.0%} of its CPU limit", use, "of the limit")
+        evidence.insert(int(work.busy >= MOST.value), told)
+    if work.busy < MOST.value and (use is None or use < WHOLE.value):
+        part = readings[-1].unseen.get("busiest_thread_ratio")  # beside a value: some threads were not looked at
+        if part and max((readings[-1].busiest_process_cores or {}).values(), default=0.0) >= BUSY.value:
+            return Unknown(part)
+        return Absent(str(work), tuple(evidence))
+    taken = max(held, cpu.shares["suspended_hypervisor"] + cpu.shares["suspended_unknown"])
+    if taken > TAKEN.value:
+        why = f"the app's CPU was taken away {taken:.0%} of the time: it is stopped rather than busy"
+        return Absent(why, (Evidence(why, taken, "ratio"), *evidence))
+    return Present("warning", 0.7 if work.waited is None else 0.85, "the app", tuple(evidence), Advice(
+        ADVICE, (*BY_RUNTIME[work.runtime], *ALWAYS), "work on the app; more processes and threads use more memory",
+        "a faster database, an index, a larger pool or another billing mode: the replies are here, and the CPU too",
+    ))  # fmt: skip
+
+
+def _work(readings: Sequence[ProcessesReading]) -> list[_Work]:
+    """The work of those that are still there and were looked at often enough."""
+    told: dict[str, list[tuple[float, float | None]]] = {}
+    for r in readings:
+        for name, thread in (r.busiest_thread_ratio or {}).items():
+            whole = (r.busiest_process_cores or {}).get(name, 0.0) if r.runtimes.get(name) == "python" else 0.0
+            ran, waited = max(thread, min(1.0, whole)), (r.busiest_thread_delay_ratio or {}).get(name)
+            told.setdefault(name, []).append((ran, waited))
+    return [
+        _Work(
+            name, readings[-1].runtimes[name], fmean(ran for ran, _ in found),
+            fmean(known) if (known := [waited for _, waited in found if waited is not None]) else None,
+            fmean(ran >= BUSY.value and (waited or 0.0) <= WAITS.value * (ran + (waited or 0.0)) for ran, waited in found),
+        )
+        for name, found in told.items() if len(found) >= LOOKS.value and name in readings[-1].runtimes
+    ]  # fmt: skip
+
+
+def _quota(history: History, readings: Sequence[ProcessesReading]) -> tuple[float | None, float]:
+    """Use of the app's CPU limit, None where it has or shows none, and the share of the time for which that holds it."""
+    target = "app" if "app" in history.targets(CgroupReading) else ""
+    held = breakdown.throttling(history, SPAN, target)
+    if held is None or not (target or readings[-1].own_group):
+        return None, 0.0  # then the run delay must do
+    limit = history.window(CgroupReading, SPAN, target)[-1].cpu_limit_cores
+    used = [sum(r.cpu_cores.values()) for r in readings if r.cpu_cores]
+    return (fmean(used) / limit if used and limit else None), held.share
+
+
+#: How to see what computes, and where else to do it.  For Go: automaxprocs rounds a limit down, Go 1.25 up (FIELD-NOTES 5).
+BY_RUNTIME: Mapping[Runtime, tuple[str, ...]] = {
+    "python": (
+        "py-spy record --duration 30 --pid PID -o profile.svg   # what computes",
+        "compute in other processes (ProcessPoolExecutor, more workers): in one, a single thread runs at a time",
+    ),
+    "node": (
+        "0x -- node app.js, or node --cpu-prof app.js   # what blocks the event loop",
+        "move the computing to worker_threads: while the loop computes it takes no reply",
+    ),
+    "go": (
+        "go tool pprof -top 'http://127.0.0.1:PORT/debug/pprof/profile?seconds=30'   # what computes",
+        "GOMAXPROCS is a whole number: of a limit of 1.9 cores automaxprocs makes 1. Set whole cores, or GOMAXPROCS",
+    ),
+    "java": (
+        "jcmd PID JFR.start duration=30s filename=/tmp/profile.jfr   # what computes; or async-profiler",
+        "compute in a thread pool apart from the threads that hold connections",
+    ),
+    "other": (
+        "perf record -g --pid PID -- sleep 30 && perf report   # what computes",
+        "compute in threads or processes apart from those that hold connections",
+    ),
+}
+ALWAYS = ("give the connection back to its pool before computing on its rows",)
+ADVICE = "Compute less, or elsewhere, while the database's replies wait: the app itself is busy."
+
+RULE = Rule(
+    id="client_cpu_bound",
+    title="The app computes while the replies of its database wait",
+    meaning=(
+        "A thread of the app runs nearly all the time, or the app uses up its CPU limit, without being held up, and "
+        "replies lie unread in its sockets."
+    ),
+    disproof="top -H shows no thread of the app near 100 % while replies lie unread (ss -tn, Recv-Q)",
+    needs=(ConnectionsReading,),
+    thresholds=(BUSY, WAITS, MOST, LOOKS, WHOLE, TAKEN),
+    span_seconds=SPAN,
+    judge=_judge,
+    advice=ADVICE,
+    explains=("client_not_reading", "pool_saturated"),
+)

@@ -1,0 +1,219 @@
+"""Real processes with real connections: one that computes, one that sleeps, another user's, and one under a quota."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from agent.history import History
+from agent.rules import BY_ID
+from agent.rules.client_cpu_bound import WAITS
+from agent.rules.rule import Judgement, Present
+from probes import sock_diag
+from probes.connections import ConnectionsProbe
+from probes.processes import ProcessesProbe, ProcessesReading
+from probes.reading import NoData
+from tests.integration.conftest import FAST, START_SECONDS, Start, eventually
+from tests.lab import Unavailable
+from tests.lab.quota import CpuGroup
+from tests.unit.builders import beats, suspension
+
+#: Connects to the port, says so by a byte, and then computes or sleeps; it ends by itself in any case.
+APP = """
+import signal, socket, sys, time
+signal.alarm(120)
+held = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+held.sendall(b"?")
+while sys.argv[2] == "compute":
+    sum(range(1000))
+time.sleep(120)
+"""
+#: The machine is shared: neighbours can keep a look from being telling, but rarely three in a row.
+ATTEMPTS = 3
+NOBODY, SOMEBODY_ELSE = 65534, 65533
+
+
+@pytest.fixture(autouse=True)
+def _netlink() -> None:
+    try:
+        sock_diag.dump([("", 1)])
+    except OSError as error:
+        pytest.skip(f"NETLINK_SOCK_DIAG: {error.strerror}")
+
+
+class App:
+    """A process with one connection, whose other end is ours."""
+
+    def __init__(self, stack: ExitStack, mode: str, command: tuple[str, ...] = (sys.executable,)) -> None:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        listener.settimeout(30)
+        self.port: int = listener.getsockname()[1]
+        self._process = stack.enter_context(subprocess.Popen([*command, "-c", APP, str(self.port), mode]))
+        stack.callback(self._process.kill)
+        self.pid = self._process.pid
+        self.server = stack.enter_context(listener.accept()[0])
+        assert self.server.recv(1) == b"?"
+
+    def kill(self) -> None:
+        """It ends, and nobody asks for its status yet."""
+        self._process.kill()
+
+
+Run = Callable[..., App]
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    with ExitStack() as stack:
+        yield lambda *arguments: App(stack, *arguments)
+
+
+class Watch:
+    """Both probes on one app, and what they told so far."""
+
+    def __init__(self, app: App, **settings: Any) -> None:
+        self.connections = ConnectionsProbe([app.port], own_inodes=set)
+        self.processes = ProcessesProbe(inodes=self.connections.inodes, **settings)
+
+    async def _look(self, history: History | None = None) -> ProcessesReading:
+        connections, processes = await self.connections.read(), await self.processes.read()
+        if history is not None:
+            for reading in (connections, processes):
+                history.add(reading)
+        return processes
+
+    def look(self) -> ProcessesReading:
+        return asyncio.run(self._look())
+
+    def judge(self, looks: int) -> tuple[Judgement, list[ProcessesReading]]:
+        """The verdict after so many looks, beside a heartbeat that is always on time."""
+        history = History(120.0)
+        history.add(suspension(time.monotonic(), beats(0.0, 5.0)))
+        readings = [asyncio.run(self._look(history))]
+        for _ in range(looks):
+            time.sleep(1.0)
+            readings.append(asyncio.run(self._look(history)))
+        return BY_ID["client_cpu_bound"].judge(history), readings[1:]
+
+
+def share(reading: ProcessesReading) -> tuple[float, float]:
+    """Of the one process: share of the time for which its busiest thread ran, and waited."""
+    assert reading.busiest_thread_ratio is not None
+    assert reading.busiest_thread_delay_ratio is not None
+    ((_, ran),), ((_, waited),) = reading.busiest_thread_ratio.items(), reading.busiest_thread_delay_ratio.items()
+    return ran, waited
+
+
+def test_an_app_that_computes_while_a_reply_waits_is_found_by_its_connection(run: Run) -> None:
+    app = run("compute")
+    app.server.sendall(b"12345")
+    watch = Watch(app)
+    for _ in range(ATTEMPTS):
+        judgement, readings = watch.judge(4)
+        means = [sum(values) / len(readings) for values in zip(*map(share, readings), strict=True)]
+        if isinstance(judgement, Present):
+            break
+    assert list(readings[-1].runtimes.values()) == ["python"]
+    assert readings[-1].own_group is True
+    assert sum(means) > 0.7
+    if not isinstance(judgement, Present) and means[1] > WAITS.value / 2:
+        pytest.skip(f"the CPUs are too busy: the app waited {means[1]:.0%} of the time for one")
+    assert isinstance(judgement, Present), judgement
+
+
+def test_an_app_that_sleeps_beside_an_unread_reply_is_not_busy(run: Run) -> None:
+    app = run("sleep")
+    app.server.sendall(b"12345")
+    judgement, readings = Watch(app).judge(3)
+    assert not isinstance(judgement, Present), judgement
+    assert all(ran < 0.2 for ran, _ in map(share, readings))
+    assert readings[-1].cpu_cores is not None
+    assert max(readings[-1].cpu_cores.values()) < 0.2
+
+
+def test_a_process_that_ends_is_told_and_another_that_connects_is_found(run: Run) -> None:
+    app = run("sleep")
+    watch = Watch(app)
+    watch.look()
+    app.kill()
+    eventually(lambda: not os.path.exists(f"/proc/{app.pid}/exe"), what="the end of the process")
+    assert os.path.exists(f"/proc/{app.pid}/stat")  # a zombie
+    with pytest.raises(NoData, match="have ended"):
+        watch.look()
+    assert Watch(run("sleep")).look().processes
+
+
+def test_the_agent_finds_the_app_by_its_connection_alone(run: Run, start: Start) -> None:
+    app = run("sleep")
+    slots = [word for name in ("connections", "processes") for word in ("--set", f"{name}.every_seconds=1")]
+    agent = start(*FAST, *slots, "--set", f"connections.ports={app.port}")
+
+    def watched() -> bool:
+        return b'stallscope_processes_busiest_thread_ratio{process="python' in agent.get("/metrics").body
+
+    eventually(watched, START_SECONDS, "the app's threads")
+    cleared = {rule["rule"]: rule["because"] for rule in agent.get("/health").json["ruled_out"]}
+    assert "lay unread here" in cleared["client_cpu_bound"] or "no connection" in cleared["client_cpu_bound"]
+
+
+@contextmanager
+def as_user(uid: int, gid: int) -> Iterator[None]:
+    """Look with another user's rights: the kernel asks for the effective ids."""
+    os.setegid(gid)
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start another user's process")
+def test_another_users_descriptors_need_its_ids_or_root_and_its_name_does_not(run: Run) -> None:
+    python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
+    if python is None or shutil.which("setpriv") is None:
+        pytest.skip("no python3 that another user may run, or no setpriv (util-linux)")
+    app = run("sleep", ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", python))
+    (name,) = Watch(app).look().runtimes  # as root
+    for uid, gid in ((SOMEBODY_ELSE, SOMEBODY_ELSE), (NOBODY, 0)):
+        with as_user(uid, gid):
+            with pytest.raises(NoData, match="may not be looked at: another user's, and no SYS_PTRACE") as caught:
+                Watch(app).look()
+            named = Watch(app, process=name)
+            found = [named.look(), named.look()][-1]
+        assert "app.process" in caught.value.remedy
+        assert (found.busiest_thread_ratio or {}).keys() == {name}
+    with as_user(NOBODY, NOBODY):
+        assert Watch(app).look().runtimes == {name: "python"}
+
+
+@pytest.mark.quota
+def test_a_throttled_app_is_not_taken_for_one_that_computes(run: Run) -> None:
+    """With everything else blind: the quota is not visible (another group) and the heartbeat is on time."""
+    app = run("compute")
+    app.server.sendall(b"12345")
+    try:
+        with CpuGroup("processes", 0.05) as group:
+            group.add(app.pid)
+            for attempt in range(ATTEMPTS):
+                judgement, readings = Watch(app).judge(4)
+                assert not isinstance(judgement, Present), judgement
+                means = [sum(values) / len(readings) for values in zip(*map(share, readings), strict=True)]
+                stuck = max(max((r.stuck_threads or {}).values(), default=0.0) for r in readings)
+                # A look falls now and then into the 5 ms in which the app runs, and neighbours take from it too.
+                if means[0] < 0.2 and means[1] / sum(means) >= 0.85 and stuck:
+                    break
+                assert attempt < ATTEMPTS - 1, (means, stuck)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    assert readings[-1].own_group is False
