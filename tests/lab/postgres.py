@@ -196,6 +196,7 @@ class PostgresServer:
     def _configure(self) -> None:
         settings: dict[str, str | float] = {**light_settings(int(self.version.split(".")[0]))}
         settings |= {"listen_addresses": HOST, "unix_socket_directories": self.socket_directory}
+        settings["password_encryption"] = "scram-sha-256"  # until 13 it was md5
         if self.has_statements:
             settings["shared_preload_libraries"] = STATEMENTS
         if self.certificate:
