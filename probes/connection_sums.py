@@ -17,8 +17,9 @@ UNREAD_SECONDS = 0.02
 #: the longest that an acknowledgement may be delayed (RFC 1122, 4.2.3.2).
 KEEP_ALIVE_SECONDS = 1.0
 
-#: Acknowledgements without data per request, from which replies are slow.
-APART = 0.5
+#: Acknowledgements without data per request, from which replies are slow; the requests that this takes, because one
+#: may meet a busy server; and what a look counts at the next one that saw requests.
+APART, ENOUGH, FADING = 0.5, 3, 0.8
 
 _FIRST = "this is the first reading: nothing to compare with yet"
 _STILL = "no time has passed since the previous reading"
@@ -69,9 +70,15 @@ class Seen(NamedTuple):
 
     socket: Socket
     group: Group | None
-    slow: bool
-    """Whether most of its requests were acknowledged apart from their replies: these took longer than an
-    acknowledgement may be delayed (40 ms)."""
+    sent: float
+    """Its requests, the older ones counting less, ..."""
+    apart: float
+    """... and how many of them were acknowledged apart from their replies."""
+
+    @property
+    def slow(self) -> bool:
+        """Whether its replies take longer than an acknowledgement may be delayed (40 ms)."""
+        return self.sent >= ENOUGH and self.apart >= APART * self.sent
 
 
 def settle(now: Socket, before: Seen | None) -> Seen:
@@ -84,15 +91,18 @@ def settle(now: Socket, before: Seen | None) -> Seen:
     """
     info, group = now.info, classify(now)
     then = before.socket.info if before is not None else TcpInfo()
-    sent = (info.data_segs_out or 0) - (then.data_segs_out or 0)
-    apart = (info.segs_in or 0) - (info.data_segs_in or 0) - ((then.segs_in or 0) - (then.data_segs_in or 0))
-    slow = before.slow if before is not None and not sent else apart >= APART * sent > 0
+    sent: float = (info.data_segs_out or 0) - (then.data_segs_out or 0)
+    apart: float = (info.segs_in or 0) - (info.data_segs_in or 0) - ((then.segs_in or 0) - (then.data_segs_in or 0))
+    if before is not None:
+        fade = FADING if sent else 1.0
+        sent, apart = fade * before.sent + sent, fade * before.apart + apart
+    seen = Seen(now, group, sent, apart)
     if group == "idle" and info.data_segs_in is not None and not now.rqueue:
         tie = info.last_data_sent_seconds == info.last_data_recv_seconds
         still = before is not None and before.group == "waiting"
         still = still and (info.data_segs_in, info.data_segs_out) == (then.data_segs_in, then.data_segs_out)
-        group = "waiting" if still or (tie and slow) else "idle"
-    return Seen(now, group, slow)
+        group = "waiting" if still or (tie and seen.slow) else "idle"
+    return seen._replace(group=group)
 
 
 class Look(NamedTuple):

@@ -1,10 +1,11 @@
 """The app itself computes while the replies of its database wait: nobody takes its CPU, and nobody else is slow.
 
-Three things must come together.  Replies lie unread (``client_not_reading``, which this explains).  A thread of the
-app runs nearly all the time, or the app uses up its CPU limit.  And the CPU is not taken away: the thread hardly
-waits for it, the quota hardly holds it, and no gap is the hypervisor's or unexplained, because in a guest without a
-steal clock CPU time runs through those (FIELD-NOTES 2).  A busy worker whose replies are read is healthy, and one
-that libpq serves looks like that from its sockets: it drains them in one burst.
+Three things must come together.  The database's side feels it: replies lie unread (``client_not_reading``), the pool
+is used up (``pool_saturated``), or sessions stand idle in a transaction.  A thread of the app runs nearly all the
+time, or the app uses up its CPU limit.  And the CPU is not taken away: the thread hardly waits for it, the quota
+hardly holds it, and no gap is the hypervisor's or unexplained, because in a guest without a steal clock CPU time
+runs through those (FIELD-NOTES 2).  A busy worker that keeps nobody waiting is healthy.  libpq drains its socket in
+one burst, so there the pool or the server's view has to tell.
 
 In Python one thread of an interpreter runs at a time, so there the whole process counts as one thread.
 
@@ -17,13 +18,14 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from agent import breakdown
+from agent import breakdown, waits
 from agent.history import History
 from agent.report import Advice, Evidence
-from agent.rules import client_not_reading
+from agent.rules import client_not_reading, pool_saturated, targets
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from probes.cgroup import CgroupReading
 from probes.connections import ConnectionsReading
+from probes.postgres_server import PostgresServerReading
 from probes.process_files import Runtime
 from probes.processes import ProcessesReading
 
@@ -36,6 +38,7 @@ WAITS = Threshold(
     "a quota makes 0.85 and more, busy neighbours up to 0.7",
 )
 MOST = Threshold("readings in which that is so", 0.75, "ratio", "most of a minute: one batch is not a state")
+HELD = Threshold("sessions idle in a transaction, on average", 0.5, "", "the app holds them while it computes")
 LOOKS = Threshold("readings to judge by", 3, "", "fewer are a moment")
 WHOLE = Threshold("or use of the CPU limit", 0.9, "ratio", "many threads, of which none is that busy")
 TAKEN = Threshold("CPU taken away, at most", 0.05, "ratio", "above it the app is stopped: the CPU findings speak")
@@ -57,9 +60,9 @@ class _Work(NamedTuple):
 
 
 def _judge(history: History) -> Judgement:
-    unread = client_not_reading.RULE.judge(history)
-    if not isinstance(unread, Present):
-        return unread
+    matters = _why_it_matters(history)
+    if not isinstance(matters, Present):
+        return matters
     readings = history.window(ProcessesReading, SPAN)
     work = max(_work(readings), key=lambda w: (w.busy, w.ran), default=None)
     cpu = breakdown.cpu(history, SPAN)
@@ -68,7 +71,7 @@ def _judge(history: History) -> Judgement:
         blind = readings[-1].unseen.get("busiest_thread_ratio") if readings else None
         return Unknown(because or blind or f"fewer than {LOOKS.value} looks at the app could be compared", remedy)
     use, held = _quota(history, readings)
-    evidence = [Evidence(str(work), work.ran, "ratio"), *unread.evidence]
+    evidence = [Evidence(str(work), work.ran, "ratio"), *matters.evidence[:1]]
     if use is not None:  # the headline, where no single thread is
         told = Evidence(f"the app used {use:.0%} of its CPU limit", use, "of the limit")
         evidence.insert(int(work.busy >= MOST.value), told)
@@ -85,6 +88,20 @@ def _judge(history: History) -> Judgement:
         ADVICE, (*BY_RUNTIME[work.runtime], *ALWAYS), "work on the app; more processes and threads use more memory",
         "a faster database, an index, a larger pool or another billing mode: the replies are here, and the CPU too",
     ))  # fmt: skip
+
+
+def _why_it_matters(history: History) -> Judgement:
+    """What the database's side feels of it; a busy worker that keeps nobody waiting is healthy."""
+    unread, pool = client_not_reading.RULE.judge(history), pool_saturated.RULE.judge(history)
+    for judgement in (unread, pool):
+        if isinstance(judgement, Present):
+            return judgement
+    for target in history.targets(PostgresServerReading):
+        seen = waits.sessions(history, SPAN, target)
+        if seen is not None and seen.idle_in_transaction >= HELD.value:
+            text = f"{seen.idle_in_transaction:.1f} sessions of {targets.name(target)} stand idle in a transaction at any moment"
+            return Present("info", 1.0, "the app", (Evidence(text, seen.idle_in_transaction),), Advice(ADVICE))
+    return unread
 
 
 def _work(readings: Sequence[ProcessesReading]) -> list[_Work]:
@@ -147,11 +164,11 @@ RULE = Rule(
     title="The app computes while the replies of its database wait",
     meaning=(
         "A thread of the app runs nearly all the time, or the app uses up its CPU limit, without being held up, and "
-        "replies lie unread in its sockets."
+        "meanwhile replies lie unread, the pool is used up, or transactions stand open."
     ),
     disproof="top -H shows no thread of the app near 100 % while replies lie unread (ss -tn, Recv-Q)",
     needs=(ConnectionsReading,),
-    thresholds=(BUSY, WAITS, MOST, LOOKS, WHOLE, TAKEN),
+    thresholds=(BUSY, WAITS, MOST, HELD, LOOKS, WHOLE, TAKEN),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,

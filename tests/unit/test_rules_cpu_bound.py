@@ -14,6 +14,7 @@ from agent.report import AgentSelf
 from agent.rules import BY_ID, client_cpu_bound
 from agent.rules.rule import Absent, Judgement, Present, Unknown
 from probes.connections import ConnectionsReading
+from probes.postgres_server import PostgresServerReading
 from probes.process_files import Runtime
 from probes.processes import ProcessesReading
 from probes.reading import NoData, specs
@@ -199,3 +200,16 @@ def test_whatever_is_missing_it_answers_in_numbers(
     shown = () if isinstance(judgement, Unknown) else judgement.evidence
     assert all(e.value is None or 0 <= e.value < 1e3 for e in shown)
     assert all(e.value is None or e.unit != "ratio" or e.value <= 1 for e in shown)
+
+
+@pytest.mark.parametrize(("held", "verdict"), [(1.5, Present), (0.1, Absent)], ids=["held", "given back"])
+def test_a_client_that_reads_in_one_burst_is_told_by_the_transactions_that_it_holds(held: float, verdict: type) -> None:
+    made = scene(*[look()] * 6, unread=0.0)
+    for _ in range(3):
+        made.history.add(PostgresServerReading(
+            taken=0.0, seconds=10.0, target="main", sessions={"idle in transaction": held}, active={},
+        ))  # fmt: skip
+    judgement = judge(made)
+    assert isinstance(judgement, verdict), judgement
+    if isinstance(judgement, Present):
+        assert "idle in a transaction" in judgement.evidence[1].text
