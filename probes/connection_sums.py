@@ -18,8 +18,8 @@ UNREAD_SECONDS = 0.02
 KEEP_ALIVE_SECONDS = 1.0
 
 #: Acknowledgements without data per request, from which replies are slow; the requests that this takes, because one
-#: may meet a busy server; and what a look counts at the next one that saw requests.
-APART, ENOUGH, FADING = 0.5, 3, 0.8
+#: may meet a busy server; the segments of a small reply; and what a look counts at the next one that saw requests.
+APART, ENOUGH, SMALL, FADING = 0.5, 3, 3, 0.8
 
 _FIRST = "this is the first reading: nothing to compare with yet"
 _STILL = "no time has passed since the previous reading"
@@ -73,12 +73,17 @@ class Seen(NamedTuple):
     sent: float
     """Its requests, the older ones counting less, ..."""
     apart: float
-    """... and how many of them were acknowledged apart from their replies."""
+    """... how many of them were acknowledged apart from their replies, ..."""
+    replies: float
+    """... and the segments with data that came back."""
 
     @property
     def slow(self) -> bool:
-        """Whether its replies take longer than an acknowledgement may be delayed (40 ms)."""
-        return self.sent >= ENOUGH and self.apart >= APART * self.sent
+        """Whether its replies take longer than an acknowledgement may be delayed (40 ms).
+
+        Not of large ones: who has sent much acknowledges each request at once.
+        """
+        return self.sent >= ENOUGH and self.apart >= APART * self.sent and self.replies <= SMALL * self.sent
 
 
 def settle(now: Socket, before: Seen | None) -> Seen:
@@ -93,10 +98,11 @@ def settle(now: Socket, before: Seen | None) -> Seen:
     then = before.socket.info if before is not None else TcpInfo()
     sent: float = (info.data_segs_out or 0) - (then.data_segs_out or 0)
     apart: float = (info.segs_in or 0) - (info.data_segs_in or 0) - ((then.segs_in or 0) - (then.data_segs_in or 0))
+    replies: float = (info.data_segs_in or 0) - (then.data_segs_in or 0)
     if before is not None:
         fade = FADING if sent else 1.0
-        sent, apart = fade * before.sent + sent, fade * before.apart + apart
-    seen = Seen(now, group, sent, apart)
+        sent, apart, replies = fade * before.sent + sent, fade * before.apart + apart, fade * before.replies + replies
+    seen = Seen(now, group, sent, apart, replies)
     if group == "idle" and info.data_segs_in is not None and not now.rqueue:
         tie = info.last_data_sent_seconds == info.last_data_recv_seconds
         still = before is not None and before.group == "waiting"

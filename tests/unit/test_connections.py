@@ -163,13 +163,19 @@ def test_who_waited_and_has_had_no_data_since_still_waits_after_a_keep_alive() -
     assert scene.read(sock(**{**tie, "data_segs_in": 6}, last_ack_recv_seconds=0.1)).waiting_ratio == {DB: 0.0}
 
 
-@pytest.mark.parametrize(("acknowledged", "group"), [(10, "waiting"), (1, "idle")], ids=["slow ones", "quick ones"])
-def test_queries_back_to_back_are_told_from_quick_ones_by_their_acknowledgements(acknowledged: int, group: str) -> None:
+@pytest.mark.parametrize(
+    ("acknowledged", "replies", "group"),
+    [(10, 10, "waiting"), (1, 10, "idle"), (10, 400, "idle")],
+    ids=["slow ones", "quick ones", "large replies"],
+)
+def test_queries_back_to_back_are_told_from_quick_ones_by_their_acknowledgements(
+    acknowledged: int, replies: int, group: str
+) -> None:
     """Request and reply share a tick in both, and all is acknowledged."""
     scene = Scene()
     tie: dict[str, Any] = {**TIE}
     scene.read(sock(**tie, data_segs_out=5, data_segs_in=5, segs_in=5))
-    reading = scene.read(sock(**tie, data_segs_out=15, data_segs_in=15, segs_in=15 + acknowledged))
+    reading = scene.read(sock(**tie, data_segs_out=15, data_segs_in=5 + replies, segs_in=5 + replies + acknowledged))
     assert getattr(reading, f"{group}_ratio") == {DB: 1.0}
 
 
