@@ -11,9 +11,11 @@ import json
 import os
 import re
 import signal
+import socketserver
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,6 +23,8 @@ from typing import IO, Any, NamedTuple, TypeVar
 
 import psutil
 import pytest
+
+from probes import sock_diag
 
 
 def pytest_configure() -> None:
@@ -207,3 +211,38 @@ def agent(start_shared: Start, held: RunningAgent) -> RunningAgent:
     assert child
     child.suspend()
     return shared.wait_for_report()
+
+
+class Echo(socketserver.BaseRequestHandler):
+    """Sends back what it gets."""
+
+    def handle(self) -> None:
+        try:
+            while chunk := self.request.recv(65536):
+                self.request.sendall(chunk)
+        except ConnectionError:
+            pass
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+
+
+@contextlib.contextmanager
+def listening(handler: type[socketserver.BaseRequestHandler]) -> Iterator[int]:
+    """The port of a server on 127.0.0.1 that treats each connection so."""
+    with _Server(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def netlink() -> None:
+    """Skips where the kernel does not tell of sockets."""
+    try:
+        sock_diag.dump([("", 1)])
+    except OSError as error:
+        pytest.skip(f"NETLINK_SOCK_DIAG: {error.strerror}")

@@ -21,12 +21,7 @@ from tests.integration.conftest import eventually
 HOSTS = ("127.0.0.1", "::1")
 
 
-@pytest.fixture(autouse=True)
-def _netlink() -> None:
-    try:
-        sock_diag.dump([("", 1)])
-    except OSError as error:
-        pytest.skip(f"NETLINK_SOCK_DIAG: {error.strerror}")
+pytestmark = pytest.mark.usefixtures("netlink")
 
 
 class Pair(NamedTuple):

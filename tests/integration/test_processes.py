@@ -19,7 +19,6 @@ from agent.history import History
 from agent.rules import BY_ID
 from agent.rules.client_cpu_bound import WAITS
 from agent.rules.rule import Judgement, Present
-from probes import sock_diag
 from probes.connections import ConnectionsProbe
 from probes.processes import ProcessesProbe, ProcessesReading
 from probes.reading import NoData
@@ -43,12 +42,7 @@ ATTEMPTS = 3
 NOBODY, SOMEBODY_ELSE = 65534, 65533
 
 
-@pytest.fixture(autouse=True)
-def _netlink() -> None:
-    try:
-        sock_diag.dump([("", 1)])
-    except OSError as error:
-        pytest.skip(f"NETLINK_SOCK_DIAG: {error.strerror}")
+pytestmark = pytest.mark.usefixtures("netlink")
 
 
 class App:

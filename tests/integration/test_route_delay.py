@@ -10,7 +10,6 @@ import random
 import shutil
 import signal
 import socket
-import socketserver
 import subprocess
 import sys
 import threading
@@ -25,7 +24,7 @@ import pytest
 
 from probes.postgres import PostgresProbe, PostgresReading
 from probes.round_trip import Arrivals
-from tests.integration.conftest import ROOT, eventually
+from tests.integration.conftest import ROOT, Echo, eventually, listening
 from tests.lab import Unavailable
 from tests.lab.postgres import PostgresServer, Role
 from tests.lab.route_delay import PREFIX, RouteDelay, partner
@@ -36,32 +35,20 @@ LARGE = 20_000_000
 ASKED = b"hello"
 
 
-class _Echo(socketserver.BaseRequestHandler):
+class _Echo(Echo):
     """Tells the client's address, then sends back what it gets."""
 
     def handle(self) -> None:
         self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.request.sendall(self.client_address[0].encode() + b"\n")
-        try:
-            while chunk := self.request.recv(65536):
-                self.request.sendall(chunk)
-        except ConnectionError:
-            pass
-
-
-class _Server(socketserver.ThreadingTCPServer):
-    daemon_threads = True
+        super().handle()
 
 
 @pytest.fixture(scope="module")
 def echo() -> Iterator[int]:
     """The port of a server that listens on 127.0.0.1."""
-    with _Server(("127.0.0.1", 0), _Echo) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_address[1]
-        server.shutdown()
-        thread.join()
+    with listening(_Echo) as port:
+        yield port
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import random
 import socket
-import socketserver
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
+from tests.integration.conftest import Echo, listening
 from tests.lab.tcp_proxy import TcpProxy
 
 #: A loss would be waited for this long; an answer never takes it.
@@ -23,28 +23,11 @@ WATCHED_SECONDS = 0.4
 LARGE = 20_000_000
 
 
-class _Echo(socketserver.BaseRequestHandler):
-    def handle(self) -> None:
-        try:
-            while chunk := self.request.recv(65536):
-                self.request.sendall(chunk)
-        except ConnectionError:
-            pass
-
-
-class _Server(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-
-
 @pytest.fixture(scope="module")
 def echo() -> Iterator[int]:
-    """The port of a server that sends back what it gets."""
-    with _Server(("127.0.0.1", 0), _Echo) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_address[1]
-        server.shutdown()
-        thread.join()
+    """The port of a server that listens on 127.0.0.1."""
+    with listening(Echo) as port:
+        yield port
 
 
 @pytest.fixture
