@@ -212,8 +212,13 @@ class RoundTrip:
     count: int
     #: Times outside of this machine, network and server together, in their order.
     aways: tuple[float, ...]
-    #: Smallest time on the network: distance, without what a busy server adds before its clock runs.
-    least_network: float
+    #: Of them on the network.
+    networks: tuple[float, ...]
+
+    @property
+    def least_network(self) -> float:
+        """The shortest time on the network: distance, without what a busy server adds before its clock runs."""
+        return min(self.networks)
 
     @property
     def least_away(self) -> float:
@@ -251,7 +256,7 @@ def round_trips(history: History, seconds: float, target: str, latest: int = 100
             **means,
             count=len(walls),
             aways=tuple(away),
-            least_network=min(parts["network"]),
+            networks=tuple(parts["network"]),
         )
     return found
 

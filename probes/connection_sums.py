@@ -99,7 +99,9 @@ def settle(now: Socket, before: Seen | None) -> Seen:
     sent: float = (info.data_segs_out or 0) - (then.data_segs_out or 0)
     apart: float = (info.segs_in or 0) - (info.data_segs_in or 0) - ((then.segs_in or 0) - (then.data_segs_in or 0))
     replies: float = (info.data_segs_in or 0) - (then.data_segs_in or 0)
-    if before is not None:
+    if before is None:  # how it was opened, with a password to be checked, says nothing of its queries
+        sent = apart = replies = 0.0
+    else:
         fade = FADING if sent else 1.0
         sent, apart, replies = fade * before.sent + sent, fade * before.apart + apart, fade * before.replies + replies
     seen = Seen(now, group, sent, apart, replies)

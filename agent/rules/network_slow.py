@@ -5,7 +5,10 @@ Told by the agent's own round trips, and without a credential by what the kernel
 
 from __future__ import annotations
 
+from statistics import median
+
 from agent import waits
+from agent.breakdown import round_trips
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules import targets
@@ -20,7 +23,7 @@ SLOW = Threshold(
     "seconds",
     "a hundred queries one after another lose half a second",
 )
-STEADY = Threshold("smallest over usual time away", 0.7, "ratio", "distance is constant, a starved peer is not")
+STEADY = Threshold("smallest over usual network part", 0.6, "ratio", "distance is constant, a starved peer is not")
 #: Judged are so many: of a change, the old way is forgotten after that.
 LATEST = 4
 TRIPS = Threshold("slots that were answered", 3, "", "steadiness needs three")
@@ -50,20 +53,18 @@ def _target(history: History, target: str) -> Judgement:
     trip = targets.short_trip(history, SPAN, target, int(TRIPS.value), LATEST)
     if isinstance(trip, Unknown):
         return trip
+    samples = [n for each in round_trips(history, SPAN, target, LATEST).values() for n in each.networks]
+    least, usual = min(samples), median(samples)
     text = (
         f"the network takes {1e3 * trip.network:.1f} of {1e3 * trip.wall:.1f} ms of a short round trip to "
-        f"{targets.name(target)}, at least {1e3 * trip.least_network:.1f}"
+        f"{targets.name(target)}, at least {1e3 * least:.1f}"
     )
     evidence = [Evidence(text, trip.network, "seconds")]
-    if (
-        trip.least_network < SLOW.value
-        or trip.network < trip.server
-        or trip.least_away < STEADY.value * trip.usual_away
-    ):
+    if least < SLOW.value or trip.network < trip.server or least < STEADY.value * usual:
         return Absent(text, tuple(evidence))
     latest = history.latest(PostgresReading, target)
     rtt = latest.least_round_trip_seconds if latest is not None else None
-    near = rtt is not None and rtt < trip.least_network / 2
+    near = rtt is not None and rtt < least / 2
     if rtt is not None:
         evidence.append(Evidence(
             f"the peer itself is {1e3 * rtt:.1f} ms away" + (": a proxy stands in between" if near else ""), rtt, "seconds",

@@ -155,6 +155,13 @@ def test_several_looks_make_one_share_and_the_last_one_counts_the_connections() 
     assert all(BETWEEN_SECONDS[0] <= seconds <= BETWEEN_SECONDS[1] for seconds in slept)
 
 
+def test_an_idle_connection_that_was_just_opened_with_a_password_does_not_wait() -> None:
+    tie: dict[str, Any] = {**TIE, "data_segs_out": 4, "data_segs_in": 4, "segs_in": 8}
+    scene = Scene()
+    for _ in range(2):
+        assert scene.read(sock(**tie)).idle_ratio == {DB: 1.0}
+
+
 def test_who_waited_and_has_had_no_data_since_still_waits_after_a_keep_alive() -> None:
     scene = Scene()
     tie: dict[str, Any] = {**TIE, "data_segs_out": 5, "data_segs_in": 5}
