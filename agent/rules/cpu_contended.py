@@ -23,6 +23,7 @@ RECENT = Threshold(
 )
 LEAST = Threshold("of them contended", 3, "", "most of them, and not one with a long wait")
 SPREAD = Threshold("first to last of these", 10.0, "seconds", "longer than another process takes to start")
+STARTED = Threshold("heartbeats told of, at least", 20.0, "seconds", "the agent's own start crowds a small machine")
 WHOLE = Threshold("use of the CPU limit", 0.9, "ratio", "without spins: who gets all of its limit is not contended")
 SELF = Threshold("own use", 0.7, "ratio", "above this share of all CPUs the container crowds itself")
 
@@ -32,7 +33,7 @@ def _judge(history: History) -> Judgement:
         return Unknown(*no)
     view = breakdown.spin_view(history, SPAN, int(RECENT.value))
     cpu = breakdown.cpu(history, SPAN)
-    beat = cpu.shares["suspended_contention"] if cpu else 0.0
+    beat = cpu.shares["suspended_contention"] if cpu and cpu.seconds >= STARTED.value else 0.0
     spun = view.causes.contention / view.wall if view.wall else 0.0
     waited = view.with_cause("contention", 0.001)
     spread = waited[-1].start - waited[0].start if waited else 0.0
@@ -43,9 +44,12 @@ def _judge(history: History) -> Judgement:
     if not view.spins and beat < SHARE.value:
         return _without_spins(history, used)
     use = used / platform.cpus if used is not None and platform is not None and platform.cpus else None
-    evidence = (
+    told = (
         Evidence(f"a thread that wants to run waits {spun:.0%} of the time for a CPU", spun, "ratio"),
         Evidence(f"a thread that wakes up waits {beat:.0%} of the time", beat, "ratio"),
+    )  # fmt: skip
+    evidence = (
+        *(told if spun >= beat else reversed(told)),
         *([Evidence(f"this container itself uses {use:.0%} of all CPUs", use, "ratio")] if use is not None else []),
     )  # fmt: skip
     if share < SHARE.value:
@@ -86,7 +90,7 @@ RULE = Rule(
     meaning="Threads that are ready wait in the run queue because all CPUs run something else; no limit is at work.",
     disproof="run delay in /proc/PID/schedstat grows by less than a quarter of a busy thread's wall time",
     needs=(SuspensionReading,),
-    thresholds=(SHARE, RECENT, LEAST, SPREAD, WHOLE, SELF),
+    thresholds=(SHARE, RECENT, LEAST, SPREAD, STARTED, WHOLE, SELF),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,

@@ -254,3 +254,13 @@ def test_a_large_gap_alone_is_enough_to_have_been_tried() -> None:
 def test_what_only_the_agents_own_spins_met_is_no_emergency(rule: str, idle: str, busy: str) -> None:
     found = [judge(rule, SCENES[scene][0]()) for scene in (idle, busy)]
     assert [j.severity for j in found if isinstance(j, Present)] == ["warning", "critical"]
+
+
+@pytest.mark.parametrize(("seconds", "verdict"), [(10, Absent), (40, Present)], ids=["its own start", "it lasts"])
+def test_an_agent_that_starts_does_not_call_its_own_crowding_contention(seconds: float, verdict: type) -> None:
+    """Late heartbeats of the first seconds, with spins that met nothing: the finding once said "waits 0 % of the time"."""
+    scene = Scene().run(seconds, gap=0.04, cause="contention", spins=Burst(every=5.0))
+    judgement = BY_ID["cpu_contended"].judge(scene.history)
+    assert isinstance(judgement, verdict), judgement
+    if isinstance(judgement, Present):
+        assert "wakes up" in judgement.evidence[0].text
