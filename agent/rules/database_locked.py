@@ -10,6 +10,8 @@ from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold
 from probes.postgres_server import Blocked, PostgresServerReading
 
 SPAN = 60.0
+#: The share is of this time: where hardly anything else is active, a lock that is gone would stand out for a minute.
+RECENT = 30.0
 LONG = Threshold(
     "age of a statement that waits for a lock", 1.0, "seconds", "deadlock_timeout: from there on PostgreSQL logs it"
 )
@@ -28,13 +30,13 @@ def _target(history: History, target: str) -> Judgement:
     latest = history.latest(PostgresServerReading, target)
     if latest is None or latest.blocked is None:
         return targets.unseen(history, target, "blocked")
-    seen = waits.sessions(history, SPAN, target)
+    seen = waits.sessions(history, RECENT, target)
     active = sum(seen.active.values()) if seen else 0.0
     share = seen.for_locks / active if seen and active else 0.0
     oldest = latest.blocked_seconds or 0.0
     text = (
         f"{latest.blocked:.0f} sessions of {targets.name(target)} wait for a lock, the oldest for {oldest:.1f} s; "
-        f"{share:.0%} of the active ones in the last minute"
+        f"{share:.0%} of the active ones in the last half minute"
     )
     evidence = [Evidence(text, latest.blocked)]
     often = seen is not None and seen.readings >= LOOKS.value and share >= SHARE.value

@@ -82,6 +82,7 @@ CASES: dict[str, dict[str, tuple[tuple[Reading, ...], type]]] = {
         "short waits, but most of the time": ((server({"Lock": 0.7, "running": 0.3}, 0.002, blocked=1.0, blocked_seconds=0.1),) * 4, Present),
         "a short wait now and then": ((server({"Lock": 0.3, "running": 2.0}, 0.002, blocked=1.0, blocked_seconds=0.02),) * 4, Absent),
         "slow statements": ((SLOW,) * 4, Absent),
+        "it was over half a minute ago": ((LOCKED,) * 4 + (server(),) * 4, Absent),
         "locks that may not be read": ((replace(server(), blocked=None, unseen={"blocked": "refused"}),), Unknown),
     },
     "waiting_for_database": {
