@@ -23,8 +23,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.rules import RULES
+from probes import READINGS
 from probes.pool import PoolReading
 from probes.postgres import PostgresReading
+from probes.postgres_server import PostgresServerReading
 from tests.integration.conftest import FAST, ROOT, SECRET, START_SECONDS, RunningAgent, Start, eventually
 
 PAGES = {
@@ -200,7 +202,8 @@ def test_health_is_what_the_served_schema_says(agent: RunningAgent) -> None:
 def test_every_rule_about_what_is_watched_is_told_exactly_once(agent: RunningAgent) -> None:
     report = agent.get("/health").json
     told = [item["rule"] for section in ("findings", "ruled_out", "unknown") for item in report[section]]
-    assert sorted(told) == sorted(rule.id for rule in RULES if not {PostgresReading, PoolReading} & {*rule.needs})
+    unwatched = {PostgresReading, PostgresServerReading, PoolReading}
+    assert sorted(told) == sorted(rule.id for rule in RULES if rule.can_run(set(READINGS) - unwatched))
 
 
 def test_the_breakdown_sums_to_one(agent: RunningAgent) -> None:
