@@ -65,7 +65,7 @@ QUICK = server({"running": 1.5}, 0.001)
 HIDDEN = replace(server(sessions={"hidden": 4.0}, unseen={"active": PRIVILEGE}), active=None)
 WAITING = look(waiting_ratio=0.8, waiting_seconds=0.1)
 
-CASES: dict[str, dict[str, tuple[tuple[Reading, ...], type]]] = {
+CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type]]] = {
     "database_slow": {
         "slow statements": ((SLOW,) * 4, Present),
         "nothing to do": ((server(),) * 4, Absent),
@@ -136,7 +136,9 @@ CASES: dict[str, dict[str, tuple[tuple[Reading, ...], type]]] = {
         for case, (readings, verdict) in cases.items()
     ],
 )
-def test_each_rule_knows_its_case_from_the_look_alikes(rule: str, readings: tuple[Reading, ...], verdict: type) -> None:
+def test_each_rule_knows_its_case_from_the_look_alikes(
+    rule: str, readings: tuple[Reading | tuple[Reading, ...], ...], verdict: type
+) -> None:
     judgement = judge(rule, *readings)
     assert isinstance(judgement, verdict), judgement
 
