@@ -105,6 +105,7 @@ CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type
         "opened again and again": ((look(closed_per_second=25.0),) * 4, Present),
         "all gone at each look": ((look(connections=0.0, closed_per_second=9.0),) * 4, Present),
         "a pool": ((look(),) * 4, Absent),
+        "the server closes first, and counts": (((look(MAIN), server(new_sessions_per_second=12.0)),) * 4, Present),
         "a deployment": ((look(new_connections_per_second=4.0), *(look(),) * 5), Absent),
         "nothing yet": ((), Unknown),
     },
