@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from agent import __version__
@@ -19,6 +19,7 @@ from agent.config import Config
 from agent.cost import Cost
 from agent.diagnosis import Change, Engine
 from agent.history import History
+from agent.log_sources import log_probes
 from agent.report import AgentSelf, Report
 from agent.rules import RULES
 from agent.schedule import Pulse, Schedule
@@ -27,6 +28,7 @@ from probes import pool_names
 from probes.cgroup import CgroupProbe, throttle_files
 from probes.cgroup_places import locate
 from probes.connections import ConnectionsProbe
+from probes.log_queues import HooksProbe
 from probes.page import Shared, fetch
 from probes.platform import PlatformProbe, PlatformReading
 from probes.platform_trust import Trust
@@ -84,6 +86,7 @@ class Agent:
         self._owners: ProcessesProbe | None = None
         self._group_is_watched = False
         self._peers: dict[str, Remote] = {}
+        self.hooks: HooksProbe | None = None
         self._add_probes()
         # A rule about something that nobody asked to watch would be an unknown that nobody can lift.
         watched = {entry.probe.reading_type for entry in self.schedule.entries}
@@ -122,6 +125,11 @@ class Agent:
             )  # fmt: skip
             self.schedule.add(owners, config.processes.every_seconds)
             self._owners = owners
+        for source, timeout in log_probes(
+            config, self.in_flight, self._app_pids, gvisor=self._in_gvisor, environ=self._environ, root=self._root
+        ):
+            self.schedule.add(source, config.logs.every_seconds, timeout)
+            self.hooks = source if isinstance(source, HooksProbe) else self.hooks
         if pool.metrics_url:
             vocabulary = Vocabulary(pool_names.chosen(pool.preset, pool.names), label=pool.label, size=pool.size)
             pools = PoolProbe(pool.metrics_url, vocabulary, timeout=pool.timeout_seconds, get=get)
@@ -156,6 +164,9 @@ class Agent:
         assert self._owners is not None
         pids = self._owners.pids
         self._watch_group(lambda: Found(pids(), "the app's processes have ended"), lambda pid: pid in pids())
+
+    def _app_pids(self) -> Collection[int]:
+        return self._owners.pids() if self._owners is not None else ()
 
     def _child_pid(self) -> int | None:
         return self.suspension.child_pid
@@ -295,7 +306,7 @@ def for_doctor(config: Config) -> Config:
     tree["cgroup"]["every_seconds"] = tree["requests"]["every_seconds"] = 1.0
     tree["processes"]["every_seconds"] = 2.0
     tree["platform"]["every_seconds"] = 5.0
-    tree["pool"]["every_seconds"] = 2.0
+    tree["pool"]["every_seconds"] = tree["logs"]["every_seconds"] = 2.0
     tree["postgres"] |= {"every_seconds": 2.0, "timeout_seconds": min(1.5, tree["postgres"]["timeout_seconds"])}
     tree["budget"]["cpu_ratio"] = 0.5
     return Config.model_validate(tree)

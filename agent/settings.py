@@ -6,12 +6,12 @@ docs/configuration.md is checked against this page; how it is filled is in ``age
 from __future__ import annotations
 
 import ipaddress
-import re
 from typing import Annotated, Literal, NamedTuple
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
+from agent.settings_base import NAME, NO_NAME, Section, http_url
+from agent.settings_logs import Logs
 from probes import pool_names
 
 
@@ -47,21 +47,7 @@ def _with_body(status: int) -> int:
     return status
 
 
-def _http_url(text: str) -> str:
-    parts = urlsplit(text)  # raises ValueError itself for a broken address
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("must be http://HOST[:PORT]/PATH or https://...")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError("must not hold a user or a password")
-    _ = parts.port  # raises ValueError when out of range
-    return text
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Http(_Section):
+class Http(Section):
     """The HTTP server."""
 
     listen: Annotated[str, AfterValidator(_address)] = Field(
@@ -73,7 +59,7 @@ class Http(_Section):
     most_connections: int = Field(32, ge=1, le=1024, description="Further connections get 503.")
 
 
-class Suspension(_Section):
+class Suspension(Section):
     """The heartbeat and spin child."""
 
     every_seconds: float = Field(10.0, ge=1, le=60, description="Time between two slots; news brings them forward.")
@@ -92,30 +78,30 @@ class Suspension(_Section):
     )
 
 
-class Cgroup(_Section):
+class Cgroup(Section):
     """Quotas, throttling and memory of the cgroup."""
 
     every_seconds: float = Field(10.0, ge=1, le=60, description="Time between two slots.")
 
 
-class Platform(_Section):
+class Platform(Section):
     """Where the agent runs and which counters can be believed."""
 
     every_seconds: float = Field(60.0, ge=5, le=3600, description="Time between two slots.")
 
 
-class App(_Section):
+class App(Section):
     """The app whose cgroup and processes are watched beside the agent's own (needs a shared PID namespace)."""
 
     process: str = Field("", max_length=64, description="Name of the app's process as in /proc/PID/comm.")
     pid: int | None = Field(None, ge=1, description="The app's process id; wins over the name.")
 
 
-class Requests(_Section):
+class Requests(Section):
     """How the agent learns whether a request is in flight.  All three may be used; any one that says so counts."""
 
     file: str = Field("", description="A file that holds the number of requests in flight.")
-    metrics_url: Annotated[str, AfterValidator(_http_url)] | None = Field(
+    metrics_url: Annotated[str, AfterValidator(http_url)] | None = Field(
         None, description="The app's metrics page, scraped for the gauge below."
     )
     metric: str = Field(
@@ -127,21 +113,20 @@ class Requests(_Section):
     timeout_seconds: float = Field(1.0, ge=0.1, le=10, description="Time-out of one scrape.")
 
 
-_TARGET = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 #: Where a DSN may stand; never in the settings themselves, which are shown.
 DSN_PLACES = ("env:", "file:")
 
 
 def _targets(targets: dict[str, str]) -> dict[str, str]:
     for name, place in targets.items():
-        if not _TARGET.fullmatch(name):
-            raise ValueError(f"{name!r} is no name: a small letter, then small letters, digits, _ or -, at most 32")
+        if not NAME.fullmatch(name):
+            raise ValueError(f"{name!r} {NO_NAME}")
         if not any(place.startswith(prefix) and place != prefix for prefix in DSN_PLACES):
             raise ValueError(f"{name} must be env:VARIABLE or file:PATH, where the DSN is; never the DSN itself")
     return targets
 
 
-class Postgres(_Section):
+class Postgres(Section):
     """The databases whose round trip is taken apart."""
 
     targets: Annotated[dict[str, str], AfterValidator(_targets)] = Field(
@@ -154,7 +139,7 @@ class Postgres(_Section):
     connect_every_seconds: float = Field(60.0, ge=10, le=3600, description="Time between two new connections.")
 
 
-class Connections(_Section):
+class Connections(Section):
     """The app's own connections, seen from the shared network namespace without any credential."""
 
     ports: tuple[Annotated[int, Field(ge=1, le=65535)], ...] = Field(
@@ -177,10 +162,10 @@ def _pool_names(names: dict[str, str]) -> dict[str, str]:
     return names
 
 
-class Pool(_Section):
+class Pool(Section):
     """The app's connection pools, as its own metrics page tells of them."""
 
-    metrics_url: Annotated[str, AfterValidator(_http_url)] | None = Field(
+    metrics_url: Annotated[str, AfterValidator(http_url)] | None = Field(
         None, description="The app's metrics page.  Unset: pools are not looked at."
     )
     preset: Annotated[str, AfterValidator(_preset)] = Field(
@@ -197,13 +182,13 @@ class Pool(_Section):
     timeout_seconds: float = Field(2.0, ge=0.1, le=10, description="Time-out of one scrape.")
 
 
-class Processes(_Section):
+class Processes(Section):
     """The app's processes: those that ``app`` names, else the owners of its connections."""
 
     every_seconds: float = Field(10.0, ge=1, le=300, description="Time between two looks.")
 
 
-class Budget(_Section):
+class Budget(Section):
     """What the agent may use: checked when the settings are read, enforced while it runs."""
 
     cpu_ratio: float = Field(0.01, ge=0.001, le=0.5, description="Agent and child together, share of one core.")
@@ -212,25 +197,25 @@ class Budget(_Section):
     )
 
 
-class History(_Section):
+class History(Section):
     """How much is remembered."""
 
     seconds: float = Field(600.0, ge=120, le=3600, description="Length of the history.")
 
 
-class Rules(_Section):
+class Rules(Section):
     """Which rules run."""
 
     disabled: tuple[str, ...] = Field((), description="Rule ids that are not judged.")
 
 
-class Log(_Section):
+class Log(Section):
     """Lines on standard output."""
 
     format: Literal["json", "none"] = Field("json", description="json: one line per change; none: silence.")
 
 
-class Config(_Section):
+class Config(Section):
     """All settings."""
 
     http: Http = Http()
@@ -243,6 +228,7 @@ class Config(_Section):
     connections: Connections = Connections()
     pool: Pool = Pool()
     processes: Processes = Processes()
+    logs: Logs = Logs()
     budget: Budget = Budget()
     history: History = History()
     rules: Rules = Rules()
@@ -252,3 +238,8 @@ class Config(_Section):
     def watches_processes(self) -> bool:
         """Whether anything tells which processes are the app's."""
         return bool(self.connections.ports or self.app.process or self.app.pid)
+
+    @property
+    def watches_output(self) -> bool:
+        """Whether the app's standard output is looked at."""
+        return self.logs.stdout and self.watches_processes

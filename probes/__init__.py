@@ -6,6 +6,7 @@ measurement.  Registering a probe is one line here and one in ``agent.app``, whi
 
 from __future__ import annotations
 
+from probes.backlog import BacklogReading
 from probes.cgroup import CgroupReading
 from probes.connections import ConnectionsReading
 from probes.platform import PlatformReading
@@ -27,4 +28,5 @@ READINGS: tuple[type[Reading], ...] = (
     ConnectionsReading,
     PoolReading,
     ProcessesReading,
+    BacklogReading,
 )

@@ -86,7 +86,7 @@ def parse_mounts(text: str) -> tuple[Mount, ...]:
             continue
         version = 2 if kind[0] == "cgroup2" else 1
         names = frozenset(kind[2].split(",")) if version == 1 else frozenset()
-        found.append(Mount(version, _unescape(fields[3]), _unescape(fields[4]), names))
+        found.append(Mount(version, unescape(fields[3]), unescape(fields[4]), names))
     return tuple(found)
 
 
@@ -170,5 +170,6 @@ def _has_controller(levels: Mapping[str, Path], controller: str) -> bool:
         return any(os.path.exists(directory / sign) for directory in levels.values())
 
 
-def _unescape(field: str) -> str:
+def unescape(field: str) -> str:
+    """A field of mountinfo, whose blanks and the like are written in octal (proc(5))."""
     return _ESCAPE.sub(lambda found: chr(int(found.group(1), 8)), field)

@@ -1,27 +1,15 @@
-"""From the text of a metrics page to the pools that are on it.
-
-The parser is prometheus_client's.  It takes half a second of CPU for a page of 1 MB, stops at the first line that it
-does not like and is quadratic in the labels of a line.  So only the lines that begin with a known name are given
-to it, one by one, none longer than ``MOST_LINE`` and not more than ``MOST_TEXT`` characters in all: 15 ms for a usual page
-of 1 MB, 0.15 s for the worst one.  A line that is none, and a number that is negative, infinite or NaN, are left out.
-"""
+"""From the text of a metrics page to the pools that are on it; :mod:`probes.page_samples` reads its lines."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from probes.page_samples import samples
 from probes.pool_names import COUNTERS, GAUGES, LABELS, LAST_RESORT, Series, seconds_in, series
 
-MOST_LINE = 2000
-MOST_TEXT = 100_000
 #: Longest name of a pool; what cannot be printed in it becomes ``?``.
 MOST_NAME = 64
-#: No pool counts further, and a page that says so is not believed.
-MOST_VALUE = 1e15
-
-_NAME = re.compile(r"^[a-zA-Z_:][a-zA-Z0-9_:]*(?=[{ \t])", re.MULTILINE)
 
 
 class Pool(NamedTuple):
@@ -68,7 +56,7 @@ class Vocabulary:
         Raises ValueError when the page holds more series of pools than are read.
         """
         found: dict[str, dict[str, dict[str, dict[int, float]]]] = {library: {} for library in self._libraries}
-        for name, labels, value in self._samples(page):
+        for name, labels, value in samples(page, self._meanings):
             for meaning in self._meanings[name]:
                 if meaning.series.label and labels.get(meaning.series.label) != meaning.series.value:
                     continue
@@ -84,29 +72,6 @@ class Vocabulary:
                 if {"checked_out", "waiting", "wait_seconds"} & numbers.keys():
                     pools.setdefault(pool, Pool(library, numbers))
         return pools
-
-    def _samples(self, page: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
-        from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - rules import this module
-
-        left = MOST_TEXT
-        for match in _NAME.finditer(page):
-            if match[0] not in self._meanings:
-                continue
-            end = page.find("\n", match.end())
-            line = page[match.start() : end if end >= 0 else len(page)]
-            if len(line) > MOST_LINE:
-                continue
-            left -= len(line)
-            if left < 0:
-                raise ValueError(f"the page holds more than {MOST_TEXT} characters of pool metrics")
-            try:
-                (family,) = text_string_to_metric_families(line)
-                (sample,) = family.samples
-                value = float(sample.value)
-            except (ValueError, IndexError, OverflowError):
-                continue
-            if 0.0 <= value <= MOST_VALUE:
-                yield sample.name, sample.labels, value
 
     def _numbers(self, told: dict[str, float]) -> dict[str, float]:
         numbers = {field: told[field] for field in (*GAUGES, *COUNTERS) if field in told}

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from agent.config import ConfigError, history_bytes, load, predicted_cpu_ratio
 from agent.settings import App, Config, Connections, Http, Pool, Suspension, parse_address
+from agent.settings_logs import Logs
 
 RULES = ("cpu_stolen", "cpu_contended")
 SECRET = "hunter2-s3cr3t"  # noqa: S105 - it is the point of the test
@@ -93,6 +94,13 @@ def test_the_last_of_two_equal_flags_wins() -> None:
         ("pool.preset", "hikaricp", "hikaricp"),
         ("pool.preset", "", ""),
         ("pool.label", "shard", "shard"),
+        ("logs.stdout", "false", False),
+        ("logs.files", "app=/var/log/app/*.log, tmp=/tmp", {"app": "/var/log/app/*.log", "tmp": "/tmp"}),
+        ("logs.hook_listen", "udp:[::1]:9769,unix:/run/hook.sock", ("udp:[::1]:9769", "unix:/run/hook.sock")),
+        ("logs.hook_listen", "", ()),
+        ("logs.metrics_urls", "fluent=http://127.0.0.1:2020/api", {"fluent": "http://127.0.0.1:2020/api"}),
+        ("logs.names", "entries=a|b,dropped=c", {"entries": "a|b", "dropped": "c"}),
+        ("logs.medium", "disk", "disk"),
     ],
 )
 def test_text_becomes_the_settings_own_type(key: str, text: str, wanted: Any) -> None:
@@ -221,6 +229,19 @@ def test_a_misspelt_key_is_refused_with_what_was_perhaps_meant(flag: tuple[str, 
         ("pool.label", "a-b"),
         ("pool.size", "0"),
         ("pool.every_seconds", "16"),
+        ("logs.files", "app=var/log"),
+        ("logs.files", "app=/var/**/a.log"),
+        ("logs.files", "App=/var/log"),
+        ("logs.files", "stdout=/var/log"),
+        ("logs.hook_listen", "udp:0.0.0.0:9769"),
+        ("logs.hook_listen", "udp:10.0.0.1:9769"),
+        ("logs.hook_listen", "unix:hook.sock"),
+        ("logs.metrics_urls", "fluent=ftp://a"),
+        ("logs.metrics_urls", "hooks=http://a/metrics"),
+        ("logs.names", "entries=a b"),
+        ("logs.names", "depth=a"),
+        ("logs.medium", "tape"),
+        ("logs.every_seconds", "61"),
         ("http.fail_status", "199"),
         ("http.fail_status", "600"),
         ("http.fail_status", "503.5"),
@@ -243,9 +264,12 @@ def test_an_impossible_value_is_refused_with_its_path_and_its_source(flag: tuple
         (("pool.preset", "hikari"), "one of pgxpool, database_sql, hikaricp"),
         (("pool.names", "checkedout=a"), "one of size, checked_out, waiting"),
         (("pool.names", "waiting=a b"), "'a b' is no series: NAME or NAME{LABEL="),
+        (("logs.names", "depth=a"), "one of entries, waiting_bytes, files"),
+        (("logs.files", "hooks=/a"), "'hooks' is the name of a source that is always there"),
+        (("logs.hook_listen", "udp:0.0.0.0:9769"), "a loopback address, like udp:127.0.0.1:9769"),
     ],
 )
-def test_a_refused_name_of_a_pool_says_what_is_allowed(flag: tuple[str, str], allowed: str) -> None:
+def test_a_refused_name_says_what_is_allowed(flag: tuple[str, str], allowed: str) -> None:
     (fault,) = faults(flags=(flag,))
     assert allowed in fault
 
@@ -363,6 +387,31 @@ def test_pools_cost_when_they_are_looked_at_and_more_when_more_often(predicted: 
     url = "http://app/metrics"
     costs = [predicted(Config(pool=Pool(metrics_url=u, every_seconds=s))) for u, s in ((None, 1), (url, 15), (url, 1))]
     assert costs == sorted(set(costs))
+
+
+@pytest.mark.parametrize("predicted", [predicted_cpu_ratio, history_bytes])
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"hook_listen": ("udp:127.0.0.1:9769",)},
+        {"files": {"a": "/a"}},
+        {"metrics_urls": {"a": "http://a/"}},
+        {"stdout": True},
+    ],
+    ids=["hooks", "files", "pages", "stdout"],
+)
+def test_every_source_of_logs_costs(predicted: Callable[[Config], float], source: dict[str, Any]) -> None:
+    none = {"hook_listen": (), "stdout": False}
+    costs = [predicted(Config(logs=Logs(**(none | more)))) for more in ({}, source)]
+    assert costs == sorted(set(costs))
+    unseen = Connections(ports=())  # and no app.process: nothing tells which processes are the app's
+    outputs = [predicted(Config(connections=unseen, logs=Logs(**(none | {"stdout": look})))) for look in (True, False)]
+    assert outputs[0] == outputs[1]
+
+
+def test_two_sources_of_logs_of_one_name_are_refused() -> None:
+    (fault,) = faults(flags=(("logs.files", "a=/a"), ("logs.metrics_urls", "a=http://a/")))
+    assert fault == "logs.metrics_urls: the name 'a' stands in logs.files too"
 
 
 # ---- addresses

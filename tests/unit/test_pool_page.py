@@ -15,8 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.rules.pool_saturated import SETTINGS
 from probes.page import MOST_BYTES
+from probes.page_samples import MOST_LINE, MOST_TEXT
 from probes.pool_names import COUNTERS, FIELDS, GAUGES, LABELS, LAST_RESORT, LIBRARIES, chosen, seconds_in, series
-from probes.pool_page import MOST_LINE, MOST_NAME, MOST_TEXT, Pool, Vocabulary
+from probes.pool_page import MOST_NAME, Pool, Vocabulary
 
 ALL = Vocabulary(chosen("", {}))
 
@@ -381,7 +382,7 @@ def test_the_name_of_a_pool_is_short_and_can_be_printed() -> None:
 
 def test_more_series_than_are_read_are_a_reason_and_not_half_a_sum() -> None:
     line = "go_sql_in_use_connections 1\n"
-    with pytest.raises(ValueError, match="more than 100000 characters of pool metrics"):
+    with pytest.raises(ValueError, match="more than 100000 characters of the metrics"):
         ALL.pools(line * (MOST_TEXT // len(line) + 9000))
 
 

@@ -1,0 +1,124 @@
+"""What a hook inside the app tells: one JSON object, believed only where it is exactly of the agreed form.
+
+Anybody who reaches the socket may write to it, so every type, length and number is checked and a message with one fault
+is refused whole.  Keys that are not known are passed over: a newer hook may tell more.  The form stands in
+docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from probes.backlog import TOTALS, printable
+from probes.page_samples import MOST_VALUE
+
+#: Largest message, in bytes.
+MOST_BYTES = 8192
+MOST_QUEUES = 16
+MOST_POOLS = 16
+_MOST_PID = 2**31
+_MOST_NAME, _MOST_QUEUE_NAME = 40, 60
+
+KINDS = frozenset((
+    "google-cloud-logging", "queue-handler", "otel-batch", "logging-winston", "pino", "stdout", "winston", "bunyan",
+))  # fmt: skip
+#: The numbers of a queue: key in the message to the reading's field.
+_NUMBERS = {
+    "entries": "entries", "bytes": "waiting_bytes", "most_entries": "most_entries", "most_bytes": "most_bytes",
+    "oldest_seconds": "oldest_seconds", "arrived": "arrived", "drained": "drained", "dropped": "dropped",
+    "errors": "errors",
+}  # fmt: skip
+POOL_GAUGES = ("size", "checked_out", "waiting")
+POOL_TOTALS = ("wait_seconds", "acquires")
+
+
+class ToldQueue(NamedTuple):
+    """One queue: numbers of this moment, and totals since the process began, by the reading's fields."""
+
+    kind: str
+    gauges: Mapping[str, float]
+    totals: Mapping[str, float]
+
+
+class Message(NamedTuple):
+    """What one process told; ``lost`` is None unless this is its last word."""
+
+    pid: int
+    name: str
+    queues: Mapping[str, ToldQueue]
+    in_flight: int | None
+    pools: Mapping[str, Mapping[str, float]]
+    lost: float | None
+
+
+def parse(data: bytes) -> Message:
+    """Raises ValueError for anything that is not a message, with what is wrong."""
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"larger than {MOST_BYTES} bytes")
+    try:
+        told = json.loads(data.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    if not isinstance(told, dict) or told.get("v") != 1 or isinstance(told["v"], bool):
+        raise ValueError("no message of version 1")
+    in_flight, farewell = told.get("in_flight"), told.get("exit")
+    queues: dict[str, ToldQueue] = {}
+    for item in _list(told.get("queues", [])):
+        name = _name(item.get("queue"), _MOST_QUEUE_NAME)
+        if name in queues:
+            raise ValueError("two queues of one name")
+        queues[name] = _queue(item)
+    return Message(
+        pid=int(_number(told.get("pid"), _MOST_PID, least=1, whole=True)),
+        name=_name(told.get("name"), _MOST_NAME),
+        queues=queues,
+        in_flight=None if in_flight is None else int(_number(in_flight, MOST_VALUE, whole=True)),
+        pools=_pools(told.get("pool", {})),
+        lost=None if farewell is None else _number(_dict(farewell).get("pending", 0), MOST_VALUE),
+    )
+
+
+def _queue(item: Mapping[str, Any]) -> ToldQueue:
+    kind = item.get("kind", "other")
+    numbers = {field: _number(item[key], MOST_VALUE) for key, field in _NUMBERS.items() if key in item}
+    gauges = {field: value for field, value in numbers.items() if field not in TOTALS}
+    totals = {field: value for field, value in numbers.items() if field in TOTALS}
+    return ToldQueue(kind if isinstance(kind, str) and kind in KINDS else "other", gauges, totals)
+
+
+def _pools(told: Any) -> dict[str, dict[str, float]]:
+    pools = _dict(told)
+    if len(pools) > MOST_POOLS:
+        raise ValueError(f"more than {MOST_POOLS} pools")
+    names = (*POOL_GAUGES, *POOL_TOTALS)
+    return {
+        _name(pool, _MOST_QUEUE_NAME): {n: _number(item[n], MOST_VALUE) for n in names if n in _dict(item)}
+        for pool, item in pools.items()
+    }
+
+
+def _list(told: Any) -> list[Mapping[str, Any]]:
+    if not isinstance(told, list) or len(told) > MOST_QUEUES:
+        raise ValueError(f"queues must be a list of at most {MOST_QUEUES}")
+    return [_dict(item) for item in told]
+
+
+def _dict(told: Any) -> Mapping[str, Any]:
+    if not isinstance(told, dict):
+        raise ValueError("an object was expected")
+    return told
+
+
+def _name(told: Any, most: int) -> str:
+    if not isinstance(told, str) or not 0 < len(told) <= most:
+        raise ValueError(f"a name must be a text of 1 to {most} characters")
+    return printable(told)
+
+
+def _number(told: Any, most: float, *, least: float = 0, whole: bool = False) -> float:
+    """A number as JSON has it: no text, no boolean, not negative or NaN, and not larger than anything real."""
+    if isinstance(told, bool) or not isinstance(told, int if whole else (int, float)) or not least <= told <= most:
+        raise ValueError(f"a number of {least:g} to {most:g} was expected")
+    return float(told)

@@ -1,0 +1,186 @@
+"""What hooks have told, added up: workers, restarts, silence, and processes without end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from probes.hook_message import Message, ToldQueue
+from probes.hook_state import AGAIN_SECONDS, MOST_PROCESSES, SILENT_SECONDS, HookState
+from tests.unit.builders import FakeClock
+
+
+def message(
+    name: str = "orders", pid: int = 1, *, gauges: dict[str, float] | None = None, totals: dict[str, float] | None = None,
+    **fields: Any,
+) -> Message:  # fmt: skip
+    queues = {"q": ToldQueue("pino", gauges or {}, totals or {})} if gauges is not None or totals is not None else {}
+    given: dict[str, Any] = {"queues": queues, "in_flight": None, "pools": {}, "lost": None}
+    return Message(pid=pid, name=name, **(given | fields))
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def state(clock: FakeClock) -> HookState:
+    """One that has listened for so long that whoever is new began since."""
+    found = HookState(clock)
+    clock.advance(SILENT_SECONDS)
+    return found
+
+
+def numbers(state: HookState, label: str = "orders/q") -> dict[str, float]:
+    return state.take_queues()[label].numbers
+
+
+def test_the_last_message_is_what_waits_now(state: HookState) -> None:
+    for entries in (5.0, 7.0):
+        state.hear(message(gauges={"entries": entries}))
+    assert numbers(state) == {"entries": 7}
+    assert numbers(state) == {"entries": 7}
+
+
+def test_all_messages_between_two_looks_are_added_up_and_taken_once(state: HookState) -> None:
+    for arrived in (5.0, 7.0, 20.0):
+        state.hear(message(totals={"arrived": arrived}))
+    assert numbers(state) == {"arrived": 20}
+    assert numbers(state) == {"arrived": 0}
+
+
+def test_workers_of_one_program_are_one_queue_each(state: HookState) -> None:
+    for pid in (1, 2, 3):
+        state.hear(message(pid=pid, gauges={"entries": 5.0, "oldest_seconds": pid}, totals={"dropped": 2.0}))
+    assert numbers(state) == {"entries": 15, "oldest_seconds": 3, "dropped": 6}
+
+
+def test_one_full_worker_among_empty_ones_is_full(state: HookState) -> None:
+    for pid, entries in enumerate((0.0, 100.0, 0.0)):
+        state.hear(message(pid=pid, gauges={"entries": entries, "most_entries": 100.0}))
+    assert numbers(state) == {"entries": 100, "most_entries": 300, "full": 1}
+
+
+@pytest.mark.parametrize(("most", "full"), [({"most_entries": 10.0}, 0.0), ({}, None), ({"most_entries": 0.0}, None)])
+def test_only_a_queue_with_a_bound_can_be_full(state: HookState, most: dict[str, float], full: float | None) -> None:
+    state.hear(message(gauges={"entries": 9.0, **most}))
+    assert numbers(state).get("full") == full
+
+
+def test_what_a_process_had_counted_before_the_agent_began_did_not_come_now(clock: FakeClock) -> None:
+    state = HookState(clock)
+    state.hear(message(totals={"dropped": 900.0}))
+    assert numbers(state) == {"dropped": 0}
+    state.hear(message(totals={"dropped": 901.0}))
+    assert numbers(state) == {"dropped": 1}
+
+
+def test_a_process_that_starts_later_counts_from_its_first_message(state: HookState) -> None:
+    state.hear(message(totals={"dropped": 4.0}))
+    assert numbers(state) == {"dropped": 4}
+
+
+def test_a_restart_under_another_id_goes_on_without_going_back(state: HookState) -> None:
+    state.hear(message(pid=1, totals={"arrived": 900.0}))
+    state.hear(message(pid=1, lost=0.0, totals={"arrived": 905.0}))
+    state.hear(message(pid=2, totals={"arrived": 3.0}))
+    assert numbers(state) == {"arrived": 908}
+
+
+def test_a_restart_under_the_same_id_goes_on_without_going_back(state: HookState) -> None:
+    """In a container of its own an app is process 1 every time."""
+    state.hear(message(pid=1, totals={"arrived": 900.0}))
+    numbers(state)
+    state.hear(message(pid=1, totals={"arrived": 3.0}))
+    assert numbers(state) == {"arrived": 3}
+
+
+def test_the_same_id_in_two_containers_is_two_processes(state: HookState) -> None:
+    for turn in (1.0, 2.0):
+        state.hear(message("orders", totals={"arrived": 100 * turn}))
+        state.hear(message("billing", totals={"arrived": turn}))
+    found = state.take_queues()
+    assert {label: q.numbers["arrived"] for label, q in found.items()} == {"orders/q": 200, "billing/q": 2}
+
+
+@pytest.mark.parametrize(("silence", "there"), [(SILENT_SECONDS - 1, True), (SILENT_SECONDS + 1, False)])
+def test_who_is_silent_is_no_longer_counted(clock: FakeClock, state: HookState, silence: float, there: bool) -> None:
+    state.hear(message(gauges={"entries": 5.0}, in_flight=2, pools={"main": {"size": 5.0}}))
+    clock.advance(silence)
+    state.forget_silent()
+    assert bool(state.take_queues()) == bool(state.in_flight()) == bool(state.pools()) == there
+
+
+def test_who_speaks_again_after_a_pause_has_not_done_everything_anew(clock: FakeClock, state: HookState) -> None:
+    """A suspended process is silent as well."""
+    state.hear(message(totals={"dropped": 900.0}, pools={"main": {"wait_seconds": 50.0}}))
+    state.take_queues()
+    clock.advance(10 * SILENT_SECONDS)
+    state.hear(message(totals={"dropped": 901.0}, pools={"main": {"wait_seconds": 51.0}}))
+    assert numbers(state) == {"dropped": 1}
+    assert state.pools() == {"orders/main": {"wait_seconds": 51}}
+
+
+def test_entries_that_wait_at_the_end_are_lost_and_no_longer_wait(state: HookState) -> None:
+    state.hear(message(gauges={"entries": 501.0}, totals={"arrived": 600.0}))
+    state.hear(message(gauges={"entries": 501.0}, totals={"arrived": 601.0}, lost=501.0))
+    assert numbers(state) == {"arrived": 601}
+    assert state.take_queues() == {}
+    assert state.take_lost() == {"orders": 501}
+    assert state.take_lost() == {}
+
+
+def test_the_losses_of_several_workers_are_added_up(state: HookState) -> None:
+    for pid in (1, 2):
+        state.hear(message(pid=pid, lost=3.0))
+    assert state.take_lost() == {"orders": 6}
+
+
+def test_a_farewell_that_is_said_twice_counts_once_and_the_next_process_of_that_id_again(
+    clock: FakeClock, state: HookState
+) -> None:
+    for wait in (0.0, AGAIN_SECONDS / 2, AGAIN_SECONDS):
+        clock.advance(wait)
+        state.hear(message(lost=5.0))
+    assert state.take_lost() == {"orders": 10}
+
+
+def test_requests_in_flight_are_those_of_all_workers_that_tell_them(state: HookState) -> None:
+    for pid, count in ((1, 2), (2, 3), (3, None)):
+        state.hear(message(pid=pid, in_flight=count))
+    state.hear(message("billing", in_flight=0))
+    assert state.in_flight() == {"orders": 5, "billing": 0}
+
+
+def test_pools_of_workers_are_added_up_and_their_totals_only_grow(state: HookState) -> None:
+    for pid in (1, 2):
+        state.hear(message(pid=pid, pools={"main": {"size": 5.0, "waiting": 1.0, "wait_seconds": 10.0}}))
+    assert state.pools() == {"orders/main": {"size": 10, "waiting": 2, "wait_seconds": 20}}
+    state.hear(message(pid=1, lost=0.0))
+    state.hear(message(pid=2, pools={"main": {"size": 5.0, "waiting": 0.0, "wait_seconds": 1.0}}))
+    assert state.pools() == {"orders/main": {"size": 5, "waiting": 0, "wait_seconds": 21}}
+
+
+def test_one_process_too_many_is_refused_and_a_silent_one_makes_room(clock: FakeClock, state: HookState) -> None:
+    assert all(state.hear(message(pid=pid, gauges={"entries": 1.0})) for pid in range(MOST_PROCESSES))
+    assert not state.hear(message(pid=MOST_PROCESSES))
+    assert state.hear(message(pid=0, gauges={"entries": 1.0}))
+    clock.advance(SILENT_SECONDS + 1)
+    assert state.hear(message(pid=MOST_PROCESSES, gauges={"entries": 1.0}))
+    assert numbers(state) == {"entries": 1}
+
+
+def test_processes_without_end_take_a_bounded_memory(clock: FakeClock, state: HookState) -> None:
+    for pid in range(5000):
+        clock.advance(1.0)
+        pools = {f"p{n}": {"acquires": 1.0} for n in range(3)}
+        state.hear(message(f"n{pid}", pid, totals={"arrived": 1.0}, lost=1.0, pools=pools))
+        if pid % 50 == 0:
+            state.take_queues()
+            state.take_lost()
+    assert len(state._totals._last) <= 1024
+    assert len(state._pool_totals) <= 64
+    assert len(state._left) <= AGAIN_SECONDS + 1
+    assert not state._heard
