@@ -195,8 +195,9 @@ def test_the_agent_finds_a_saturated_pool_and_outlives_a_hostile_page(app: App, 
         *FAST, "--set", f"pool.metrics_url={app.url}", "--set", "pool.every_seconds=1", "--set", "connections.ports=",
         "--set", f"requests.metrics_url={app.url}", "--set", f"pool.timeout_seconds={TIMEOUT}",
     ).wait_for_report()  # fmt: skip
-    why = eventually(lambda: health(agent, "unknown").get("pool_saturated"), what="a reason")
+    eventually(lambda: health(agent, "unknown").get("pool_saturated"), what="a reason")
     eventually(lambda: "larger than" in health(agent, "unknown")["pool_saturated"]["because"], what="the reason")
+    why = health(agent, "unknown")["pool_saturated"]
     before = psutil.Process(agent.pid).memory_info().rss
     eventually(lambda: app.sent > 30 * MOST_BYTES or app.sent >= FLOOD_BYTES, 30, "thirty floods")
     assert psutil.Process(agent.pid).memory_info().rss - before < 24 * MOST_BYTES

@@ -81,7 +81,8 @@ def test_a_round_trip_is_taken_apart_over_every_way(server: PostgresServer, way:
     assert second.tls is (way == "tls")
     assert second.method == {"run delay" if way == "unix" else "kernel timestamps": 1.0}
     assert (second.least_round_trip_seconds is None) is (way == "unix")
-    assert part(second, "server", "wait") >= 0.02, "the server slept, and says so"
+    # Run delay counts a wait for the CPU that the server's own time overlaps: a busy machine takes some of it away.
+    assert part(second, "server", "wait") >= (0.01 if way == "unix" else 0.02), "the server slept, and says so"
     assert second.bulk_bytes == 500 * 200
     assert first.opened == 1.0
     assert second.opened == 0.0
