@@ -215,7 +215,9 @@ class Sums:
 
 def _mean_wait(found: Iterable[Seen]) -> float | None:
     """How long the waiting ones have waited, on average; None when nobody waits or it is not told."""
-    since = [each.socket.info.last_data_sent_seconds for each in found if each.group == "waiting"]
+    # Before the first data the kernel counts from its own start.
+    waiting = [each.socket.info for each in found if each.group == "waiting" and each.socket.info.data_segs_out != 0]
+    since = [info.last_data_sent_seconds for info in waiting]
     known = [seconds for seconds in since if seconds is not None]
     return sum(known) / len(known) if known else None
 

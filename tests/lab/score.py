@@ -103,10 +103,13 @@ def score(scenario: Scenario, record: Record) -> Score:
         if why:
             result.why[rule] = why
     report = record.reports.get("lift", {})
-    blamed = [finding for finding in report.get("findings", []) if not finding.get("explained_by")]
+    # What is true of the crowded machine as well is no answer to who did this.
+    crowd = {rule for rule, outcome in result.outcomes.items() if outcome == "either"}
+    causes = [each for each in report.get("findings", []) if each.get("explained_by") in {None, *crowd}]
+    blamed = [finding for finding in causes if finding["rule"] not in crowd]
     if blamed:
         result.culprit = CULPRITS.get(blamed[0]["rule"], blamed[0]["rule"])
-    elif report.get("status") != "pass":
+    elif report.get("status") != "pass" and not causes:
         result.culprit = CANNOT_TELL
     result.estimate_error = _estimate_error(scenario, record)
     return result

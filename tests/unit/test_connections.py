@@ -125,7 +125,7 @@ def test_one_look_gives_shares_queues_and_the_shortest_round_trip_per_endpoint()
     reading = Scene().read(
         sock(1, rqueue=100, min_rtt_seconds=0.002),
         sock(2, rqueue=50, last_data_recv_seconds=0.001),
-        sock(3, unacked=1, min_rtt_seconds=None),
+        sock(3, unacked=1, min_rtt_seconds=None, data_segs_out=1),
         sock(4),
         sock(5, host="2001:db8::9", min_rtt_seconds=None),
     )
@@ -153,6 +153,12 @@ def test_several_looks_make_one_share_and_the_last_one_counts_the_connections() 
     assert (reading.unread_ratio, reading.waiting_ratio, reading.idle_ratio) == ({DB: 0.2}, {DB: 0.4}, {DB: 0.4})
     assert len(slept) == 2
     assert all(BETWEEN_SECONDS[0] <= seconds <= BETWEEN_SECONDS[1] for seconds in slept)
+
+
+def test_a_connection_that_is_being_made_has_sent_nothing_and_its_wait_is_not_known() -> None:
+    reading = Scene().read(sock(state=SYN_SENT, unacked=1, data_segs_out=0, last_data_sent_seconds=916.0))
+    assert reading.waiting_ratio == {DB: 1.0}
+    assert reading.waiting_seconds == {}
 
 
 def test_an_idle_connection_that_was_just_opened_with_a_password_does_not_wait() -> None:
