@@ -1,0 +1,465 @@
+"""What waits inside this process - log entries, requests, clients of a pool - told to the stallscope agent beside it.
+
+From outside nobody can read how deep a program's log queue is. Importing this file is enough: a daemon thread looks
+every 2 s and sends a datagram when something changed or waits, else every 10 s, and one more at exit. It never raises,
+blocks or logs, and imports nothing of what it looks at.
+
+A library is known by its attributes, never by its version; what is not there is left out, never 0. What sends a batch
+(google-cloud-logging's worker, an OpenTelemetry exporter) is tapped once per batch, QueueHandler.handleError once per
+failure: a log call costs nothing more. Totals count from when the queue was found.
+
+Python 3.8 or later, standard library only. How to load it, what it costs, how to switch it off: hooks/README.md.
+Longer than a module of the agent may be: users copy one file.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import re
+import socket
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from datetime import datetime
+from typing import Any, Callable, Iterator
+
+EVERY_SECONDS, IDLE_SECONDS = 2.0, 10.0
+MOST_HANDLERS, MOST_QUEUES, MOST_POOLS = 200, 16, 8  # a message then has at most 8192 bytes
+_ALLOWED = "udp:127.0.0.1:PORT, unix:/PATH, file:/PATH, off"
+_TARGET = re.compile(r"udp:(127(?:\.\d{1,3}){3}|localhost|\[::1\]):(\d{1,5})|(unix|file):(/.+)")
+_UNBOUNDED = 2**31 - 1  # what multiprocessing says for no limit
+#: Modules whose qsize() answers at once; somebody else's may be a question over the network.
+_QUICK = {"_queue", "queue", "asyncio.queues", "multiprocessing.queues"}
+
+
+class _Total:
+    """A sum that any thread may add to without a lock: appending to a deque is atomic. It takes 0.5 MiB at most."""
+
+    def __init__(self) -> None:
+        self._new: deque[float] = deque(maxlen=65536)
+        self._sum: float = 0
+        self.add = self._new.append
+
+    def __call__(self) -> float:
+        while self._new:
+            self._sum += self._new.popleft()
+        return self._sum
+
+
+class _Watched:
+    """A queue or a pool. It refers, weakly, only to what holds it: a worker, a processor, or the queue or pool itself."""
+
+    def __init__(self, kind: str, holder: Any, name: str) -> None:
+        self.kind, self.name = kind, name
+        self.holder: Callable[[], Any] = weakref.ref(holder)
+        self.totals: dict[str, _Total] = {}  # those that can be counted here
+        self.sending: dict[object, tuple[int, float | None]] = {}  # batches under way: entries, the oldest's time
+        self.arrived: int | None = None  # when the main thread ended
+
+    def queue(self, now: float) -> dict[str, Any]:
+        """One of the message's `queues`; `now` and all times in seconds since the epoch."""
+        found: dict[str, Any] = {"queue": self.name, "kind": self.kind}
+        queue = self.holder() if self.kind == "queue-handler" else _at(self.holder(), "_queue")
+        under_way, (length, items) = list(self.sending.values()), _look(queue)
+        if length is not None:
+            found["entries"] = length + sum(count for count, _ in under_way)
+        limits = getattr(queue, "maxlen", None), _at(queue, "maxsize"), _at(queue, "_maxsize")
+        if limit := next((each for each in limits if isinstance(each, int) and 0 < each < _UNBOUNDED), None):
+            found["most_entries"] = limit
+        first = _created(items, -1 if self.kind == "otel-batch" else 0)  # OpenTelemetry appends at the left
+        if known := [when for when in (first, *(when for _, when in under_way)) if when is not None]:
+            found["oldest_seconds"] = round(max(0.0, now - min(known)), 3)
+        found.update({name: int(total()) for name, total in self.totals.items()})
+        if "entries" in found and {"drained", "dropped"} <= found.keys():
+            gone = found["drained"] + found["dropped"]
+            # once the main thread has ended google-cloud-logging's worker throws away what it takes from its queue
+            if self.arrived is not None and self.arrived - gone > found["entries"]:
+                found["entries"] = self.arrived - gone
+                found.pop("oldest_seconds", None)
+            found["arrived"] = gone + found["entries"]
+        if limit and "entries" in found:  # a batch under way has left the queue, and no longer counts for its limit
+            found["entries"] = min(found["entries"], limit)
+        return found
+
+    def pool(self) -> dict[str, float]:
+        """One of the message's `pool`; `size` is how many connections there may be."""
+        pool = self.holder()
+        if hasattr(pool, "get_stats"):  # psycopg_pool; a counter that was never raised is not in it
+            got = {"requests_wait_ms": 0, "requests_num": 0, **pool.get_stats()}
+            numbers = {"size": got["pool_max"], "checked_out": got["pool_size"] - got["pool_available"]}
+            numbers.update(waiting=got["requests_waiting"], acquires=got["requests_num"])
+            return {**numbers, "wait_seconds": got["requests_wait_ms"] / 1000}
+        pool = _sqlalchemy(pool)
+        queue, overflow = _at(pool, "_pool"), _at(pool, "_max_overflow")
+        numbers = {"checked_out": pool.checkedout()}
+        if isinstance(overflow, int) and overflow >= 0:  # -1: as many as are asked for
+            numbers["size"] = pool.size() + overflow
+        for waiters in (_at(queue, "not_empty", "_waiters"), _at(queue, "_queue", "_getters")):
+            if waiters is not None:
+                numbers["waiting"] = len(waiters)
+        waits = self.totals.get("wait_seconds") or _Total()
+        if _tap(queue, "get", lambda *_: functools.partial(_since, waits, time.monotonic())):
+            self.totals["wait_seconds"] = waits
+        return {**numbers, **{name: round(total(), 3) for name, total in self.totals.items()}}
+
+
+def _since(total: _Total, began: float, _: Any) -> None:
+    total.add(time.monotonic() - began)
+
+
+def _at(thing: Any, *names: str) -> Any:
+    """The attribute of an attribute, None when one is missing; no property or __getattr__ of the app is run.
+
+    To ask for __dict__ would do the same and make every later access to the object slower (5 % of a log call, 3.11).
+    """
+    for name in names:
+        if any(hasattr(vars(base).get(name), "__get__") for base in type(thing).__mro__):
+            return None
+        thing = _quiet(object.__getattribute__, thing, name)
+    return thing
+
+
+def _look(queue: Any) -> tuple[int | None, Any]:
+    """How many items a queue holds, and the deque or list inside, which is read without the queue's lock."""
+    items = next((each for each in (queue, _at(queue, "queue")) if isinstance(each, (deque, list))), None)
+    if items is not None:
+        return len(items), items
+    known = not _QUICK.isdisjoint(base.__module__ for base in type(queue).__mro__)
+    return (_quiet(queue.qsize) if known and hasattr(queue, "qsize") else None), None
+
+
+def _created(items: Any, index: int) -> float | None:
+    """When an item was logged: of a LogRecord, of google's dictionaries and entries, of OpenTelemetry's records."""
+    try:
+        item = getattr(items[index], "log_record", items[index])
+        get: Any = item.get if isinstance(item, dict) else functools.partial(getattr, item)
+        when = get("created", None) or get("timestamp", None) or get("observed_timestamp", None)
+        seconds = when.timestamp() if isinstance(when, datetime) else when
+        seconds = seconds / 1e9 if seconds > 1e17 else seconds  # OpenTelemetry counts nanoseconds
+        return float(seconds) if 1e9 < seconds < 1e10 else None  # from 2001 to 2286: else it is no such time
+    except Exception:
+        return None
+
+
+def _quiet(function: Any, *args: Any) -> Any:
+    try:
+        return function(*args)
+    except Exception:
+        return None
+
+
+def _sqlalchemy(pool: Any) -> Any:
+    """The pool of an Engine or an AsyncEngine, else itself; an Engine that was disposed of has a new one."""
+    engine = getattr(pool, "sync_engine", pool)
+    return getattr(engine, "pool", engine)
+
+
+def _tap(owner: Any, name: str, told: Callable[..., Any]) -> bool:
+    """Call `told(*args)` before a method of this one object, and what it gave with the answer, or the error, after it."""
+    original = getattr(owner, name, None)
+    if original is None or hasattr(original, "_stallscope"):
+        return False
+
+    @functools.wraps(original)
+    def tapped(*args: Any, **named: Any) -> Any:
+        done = _quiet(told, *args)
+        try:
+            answer = original(*args, **named)
+        except BaseException as error:
+            _quiet(done, error)
+            raise
+        _quiet(done, answer)
+        return answer
+
+    tapped._stallscope = True  # type: ignore[attr-defined]
+    _quiet(setattr, owner, name, tapped)
+    return getattr(owner, name, None) is tapped
+
+
+def _tap_sender(found: _Watched, owner: Any, name: str) -> None:
+    """Count what a method that takes a batch sends and fails to send."""
+
+    def told(batch: Any, *_: Any) -> Callable[[Any], None]:
+        token, entries = object(), getattr(batch, "entries", batch)
+        count = len(entries)
+        found.sending[token] = count, _created(entries, 0)
+
+        def done(answer: Any) -> None:
+            del found.sending[token]
+            failed = isinstance(answer, BaseException) or getattr(answer, "name", "") == "FAILURE"
+            # google's batch empties its list when it is sent; when it is not, its caller swallows the error
+            left = len(entries) if entries is not batch else count * failed
+            drained.add(count - left)
+            dropped.add(left)
+            errors.add(left > 0)
+
+        return done
+
+    drained, dropped, errors = _Total(), _Total(), _Total()
+    if _tap(owner, name, told):
+        found.totals = {"drained": drained, "dropped": dropped, "errors": errors}
+
+
+class _Hook:
+    """What the hook knows. Only its own thread changes it, save watch_pool() and the end."""
+
+    def __init__(self, target: tuple[str, Any]) -> None:
+        self.target = target
+        self.queues: dict[int, _Watched] = {}
+        self.pools: dict[str, _Watched] = {}
+        self.requests: dict[object, None] = {}
+        self.counts_requests = False
+        self._lock, self._said, self._said_at = threading.Lock(), "", -IDLE_SECONDS
+        self._every, self._due = EVERY_SECONDS / 8, time.monotonic()  # what is made at the start is found soon
+        self.go_on()
+
+    def go_on(self) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(self._stop,), name="stallscope-hook", daemon=True)
+        _quiet(self._thread.start)
+
+    def pause(self) -> None:
+        """Before a fork: the child then inherits no lock that our thread holds, and Python has no thread to warn of."""
+        self._stop.set()
+        _quiet(self._thread.join, 0.5)
+
+    def begin_child(self) -> None:
+        """After a fork: what the parent counted is not the child's."""
+        self._lock, self._said = threading.Lock(), ""
+        self.requests.clear()
+        for each in (*self.queues.values(), *self.pools.values()):
+            each.sending.clear()
+            for total in each.totals.values():
+                total.__init__()  # type: ignore[misc]
+        self.go_on()
+
+    def _run(self, stop: threading.Event) -> None:
+        while not stop.wait(max(0.0, self._due - time.monotonic())):
+            self._due, self._every = time.monotonic() + self._every, min(EVERY_SECONDS, self._every * 2)
+            _quiet(self.report)
+
+    def report(self, last: bool = False) -> None:
+        """Look, and send what there is to say."""
+        if not self._lock.acquire(timeout=0.2):
+            return
+        try:
+            self.find()
+            message = self.message(last)
+            pools, now = message.get("pool", {}), time.monotonic()
+            said = json.dumps([{**each, "oldest_seconds": 0} for each in message["queues"]] + [pools])
+            waits = [q.get("entries") for q in message["queues"]] + [p.get("waiting") for p in pools.values()]
+            busy = last or any(waits) or message.get("in_flight")
+            if busy or said != self._said or now - self._said_at >= IDLE_SECONDS:
+                self._said, self._said_at = said, now
+                _send(self.target, message)
+        finally:
+            self._lock.release()
+
+    def leave(self) -> None:
+        """The main thread has ended, and nothing is torn down yet."""
+        for found in list(self.queues.values()):
+            found.arrived = found.queue(0).get("arrived")
+
+    def message(self, last: bool = False) -> dict[str, Any]:
+        """The message of the protocol."""
+        now = time.time()
+        queues = [found.queue(now) for found in list(self.queues.values())]
+        message: dict[str, Any] = {"v": 1, "pid": os.getpid(), "name": _name(), "queues": queues}
+        if self.counts_requests:
+            message["in_flight"] = len(self.requests)
+        pools = {found.name: _quiet(found.pool) for found in list(self.pools.values())}
+        if pools := {name: numbers for name, numbers in pools.items() if numbers}:
+            message["pool"] = pools
+        if last:
+            message["exit"] = {"pending": sum(each.get("entries", 0) for each in queues)} if queues else {}
+        return message
+
+    def find(self) -> None:
+        """Look for what is new, and forget what is gone."""
+        tables: tuple[dict[Any, _Watched], ...] = self.queues, self.pools
+        for table in tables:
+            for key in [key for key, each in list(table.items()) if each.holder() is None]:
+                table.pop(key, None)
+        finders = {"transport": self._find_worker, "queue": self._find_queue, "_logger_provider": self._find_processors}
+        for ref in list(getattr(sys.modules.get("logging"), "_handlerList", ()))[:MOST_HANDLERS]:
+            handler = ref()
+            for name, find in finders.items():
+                if _at(handler, name) is not None:
+                    _quiet(find, handler)
+        _quiet(self._find_processors, sys.modules.get("opentelemetry._logs._internal"), "_LOGGER_PROVIDER")
+        for thread in threading.enumerate() if "psycopg_pool" in sys.modules else ():
+            _quiet(self._find_psycopg_pool, _at(thread, "_target"))
+
+    def _new(self, kind: str, holder: Any, queue: Any) -> _Watched | None:
+        """An entry for a queue that was not known and can be read."""
+        known = self.queues.get(id(holder))
+        if (known and known.holder() is holder) or _look(queue)[0] is None or len(self.queues) >= MOST_QUEUES:
+            return None
+        names = {each.name for each in self.queues.values()}
+        name = next(name for name in (kind, *(f"{kind}-{i}" for i in range(2, 99))) if name not in names)
+        self.queues[id(holder)] = found = _Watched(kind, holder, name)
+        return found
+
+    def _find_worker(self, handler: Any) -> None:
+        """google-cloud-logging: a handler's transport has a worker with a queue of dictionaries."""
+        worker = _at(handler, "transport", "worker")
+        if found := self._new("google-cloud-logging", worker, _at(worker, "_queue")):
+            _tap_sender(found, worker, "_safely_commit_batch")
+
+    def _find_queue(self, handler: Any) -> None:
+        """logging.handlers.QueueHandler; several may share a queue. One that puts in its own way may drop without a word."""
+        plain, queue = sys.modules["logging.handlers"].QueueHandler, _at(handler, "queue")
+        if not isinstance(handler, plain):
+            return
+        if new := self._new("queue-handler", queue, queue):
+            new.totals["dropped"] = _Total()
+        totals = self.queues[id(queue)].totals
+
+        def told(*_: Any) -> None:
+            totals["dropped"].add("Full" in getattr(sys.exc_info()[0], "__name__", ""))
+
+        known = hasattr(handler.handleError, "_stallscope")
+        if not known and (type(handler).enqueue is not plain.enqueue or not _tap(handler, "handleError", told)):
+            totals.pop("dropped", None)
+
+    def _find_processors(self, owner: Any, name: str = "_logger_provider") -> None:
+        """OpenTelemetry: a LoggerProvider's batch processors; newer ones keep the queue one object further."""
+        for processor in _at(owner, name, "_multi_log_record_processor", "_log_record_processors") or ():
+            holder = _at(processor, "_batch_processor") or processor
+            if found := self._new("otel-batch", holder, _at(holder, "_queue")):
+                _tap_sender(found, _at(holder, "_exporter"), "export")
+                dropped = found.totals.pop("dropped", _Total())  # a full queue drops too: known where that is told
+                if _tap(_at(holder, "_metrics"), "drop_items", lambda count, *_, total=dropped: total.add(count)):
+                    found.totals["dropped"] = dropped
+
+    def _find_psycopg_pool(self, target: Any) -> None:
+        """psycopg_pool's scheduler: a thread runs it, and its tasks refer, weakly, to their pool."""
+        for task in list(_at(getattr(target, "__self__", None), "_queue") or ())[:8]:
+            pool = _at(getattr(task.action, "__self__", None), "pool")()
+            if hasattr(pool, "get_stats") and all(each.holder() is not pool for each in list(self.pools.values())):
+                self.watch_pool(pool.name, pool)
+
+    def watch_pool(self, name: str, pool: Any) -> None:
+        found = _Watched("pool", pool, str(name)[:60])
+        if (event := sys.modules.get("sqlalchemy.event")) and hasattr(_sqlalchemy(pool), "checkedout"):
+            found.totals["acquires"] = acquires = _Total()
+            event.listen(_sqlalchemy(pool), "checkout", lambda *_: acquires.add(1))
+        for known in [known for known, each in list(self.pools.items()) if each.holder() is pool]:
+            self.pools.pop(known, None)  # found before, by another name
+        if len(self.pools) < MOST_POOLS:
+            self.pools[found.name] = found
+
+
+def _name() -> str:
+    """STALLSCOPE_HOOK_NAME, else the program: of `python -m package` the package."""
+    path = (getattr(sys, "argv", None) or [""])[0] or "python"
+    own = os.path.basename(os.path.dirname(path) if path.endswith("__main__.py") else path)
+    return (os.environ.get("STALLSCOPE_HOOK_NAME") or own)[:40]
+
+
+def _target(text: str) -> tuple[str, Any] | None:
+    """Where STALLSCOPE_HOOK says that messages go, by the socket's family; None: nowhere."""
+    found = _TARGET.fullmatch(text)
+    if found is None or not 0 < int(found[2] or 1) < 65536:
+        if text != "off":
+            sys.stderr.write(f"stallscope_hook: STALLSCOPE_HOOK={text!r} is none of {_ALLOWED}; nothing is reported\n")
+        return None
+    if found[3]:
+        return {"unix": "AF_UNIX", "file": "file"}[found[3]], found[4]
+    host = found[1].replace("localhost", "127.0.0.1").strip("[]")
+    return ("AF_INET6" if ":" in host else "AF_INET"), (host, int(found[2]))
+
+
+def _send(target: tuple[str, Any], message: dict[str, Any]) -> None:
+    """A socket is made for each datagram: when the program closes all descriptors, ours must not become one of its own."""
+    data = json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+    family, address = target
+    if family == "file":
+        path = f"{address}.{os.getpid()}"
+        with open(f"{path}.tmp", "wb", opener=lambda *how: os.open(how[0], how[1] | os.O_NOFOLLOW, 0o644)) as file:
+            file.write(data)
+        os.replace(f"{path}.tmp", path)
+        return
+    with socket.socket(getattr(socket, family), socket.SOCK_DGRAM) as sock:
+        sock.setblocking(False)
+        sock.sendto(data, address)
+
+
+class _Body:
+    """A WSGI response that is made while it is sent: the request ends when the server closes it."""
+
+    def __init__(self, body: Any, end: Callable[[], Any]) -> None:
+        self._body, self._end = body, end
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._body)
+
+    def close(self) -> None:
+        self._end()
+        getattr(self._body, "close", bool)()
+
+
+def asgi(app: Any) -> Any:
+    """Count requests and websockets in flight: `app = stallscope_hook.asgi(app)`, or add_middleware(stallscope_hook.asgi)."""
+    if _hook is None:
+        return app
+    requests, _hook.counts_requests = _hook.requests, True
+
+    async def counted(scope: Any, receive: Any, send: Any) -> None:
+        token = object()
+        if scope.get("type") != "lifespan":
+            requests[token] = None
+        try:
+            await app(scope, receive, send)
+        finally:
+            requests.pop(token, None)
+
+    return counted
+
+
+def wsgi(app: Any) -> Any:
+    """Count requests in flight: `app = stallscope_hook.wsgi(app)`."""
+    if _hook is None:
+        return app
+    requests, _hook.counts_requests = _hook.requests, True
+
+    def counted(environ: Any, start_response: Any) -> Any:
+        token, body = object(), None
+        requests[token] = None
+        try:
+            body = app(environ, start_response)
+        finally:
+            # what is there already, and a file that the server sends in its own way, must reach the server as it is
+            file = environ.get("wsgi.file_wrapper")
+            whole = body is None or isinstance(body, (list, tuple, file if isinstance(file, type) else tuple))
+            if whole:
+                requests.pop(token, None)
+        return body if whole else _Body(body, lambda: requests.pop(token, None))
+
+    return counted
+
+
+def watch_pool(name: str, pool: Any) -> None:
+    """Report a psycopg_pool pool, or an Engine or QueuePool of SQLAlchemy, under this name; only a weak reference is kept."""
+    if _hook is not None:
+        _quiet(_hook.watch_pool, name, pool)
+
+
+def _begin() -> _Hook | None:
+    target = _target(os.environ.get("STALLSCOPE_HOOK") or "udp:127.0.0.1:9769")
+    if target is None:
+        return None
+    hook = _Hook(target)
+    atexit.register(_quiet, hook.report, True)
+    _quiet(getattr(threading, "_register_atexit", None), _quiet, hook.leave)  # from 3.9 on
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=hook.pause, after_in_parent=hook.go_on, after_in_child=hook.begin_child)
+    return hook
+
+
+_hook: _Hook | None = _quiet(_begin)

@@ -1,0 +1,204 @@
+"""The programs that the Python hook's tests run: `python hooked.py NAME ARGUMENT...`. They know nothing of the hook.
+
+Each writes JSON objects, one per line. All but those that talk to a library run on every Python that the hook supports.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import os
+import queue
+import statistics
+import sys
+import threading
+import time
+from typing import Any
+
+
+def say(**values: object) -> None:
+    print(json.dumps(values), flush=True)
+
+
+def until_killed() -> None:
+    say(waits=True)
+    time.sleep(120)
+
+
+def emit(log: logging.Logger, rate: float, seconds: float) -> list[float]:
+    """Log at this rate. Returns when each entry was logged, in seconds since the epoch, by its sequence number."""
+    emitted: list[float] = []
+    end = time.monotonic() + seconds
+    due = time.monotonic()
+    while due < end:
+        emitted.append(time.time())
+        log.info("hello seq=%d", len(emitted) - 1)
+        due += 1 / rate
+        time.sleep(max(0.0, due - time.monotonic()))
+    return emitted
+
+
+def logger(handler: logging.Handler) -> logging.Logger:
+    log = logging.getLogger("app")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    return log
+
+
+def google(address: str, rate: str, seconds: str, then: str) -> None:
+    """The real client; `then` is exit or hold."""
+    from tests.lab.cloud_logging import handler
+
+    quiet = logging.getLogger("google")
+    quiet.addHandler(logging.NullHandler())
+    quiet.propagate = False
+    log = logger(handler(address))
+    say(emitted=emit(log, float(rate), float(seconds)))
+    if then == "hold":
+        until_killed()
+
+
+def listener(rate: str, seconds: str, takes: str) -> None:
+    """A QueueHandler whose listener's handler takes so many seconds for an entry."""
+
+    class Slow(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            time.sleep(float(takes))
+            handled.append((int(record.getMessage().split("=")[1]), time.time()))
+
+    handled: list[tuple[int, float]] = []
+    entries: queue.Queue[logging.LogRecord] = queue.Queue()
+    listening = logging.handlers.QueueListener(entries, Slow())
+    listening.start()
+    log = logger(logging.handlers.QueueHandler(entries))
+    say(emitted=emit(log, float(rate), float(seconds)), handled=list(handled))
+
+
+def bounded() -> None:
+    """A queue for 5 that nobody empties gets 8 entries."""
+    logging.raiseExceptions = False
+    log = logger(logging.handlers.QueueHandler(queue.Queue(5)))
+    time.sleep(0.6)  # found before
+    for _ in range(8):
+        log.info("hello")
+    until_killed()
+
+
+def fork() -> None:
+    """A parent with 3 entries that wait forks as a pre-forking server does; its child logs 2 more, and ends in order."""
+    log = logger(logging.handlers.QueueHandler(queue.Queue()))
+    for _ in range(3):
+        log.info("hello")
+    time.sleep(0.6)
+    child = os.fork()
+    if not child:
+        log.info("hello")
+        log.info("hello")
+        time.sleep(0.6)
+        sys.exit(0)
+    say(parent=os.getpid(), child=child)
+    os.waitpid(child, 0)
+    time.sleep(0.6)
+
+
+def many_forks(count: str) -> None:
+    """How long a fork takes, in seconds, and that the parent still looks while it forks again and again."""
+    log = logger(logging.handlers.QueueHandler(queue.Queue()))
+    log.info("hello")
+    took: list[float] = []
+    end = time.monotonic() + 3
+    while len(took) < int(count) or time.monotonic() < end:
+        began = time.perf_counter()
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        took.append(time.perf_counter() - began)
+        os.waitpid(child, 0)
+        time.sleep(0.02)
+    say(median=statistics.median(took), threads=threading.active_count())
+
+
+def opentelemetry() -> None:
+    """A processor for 20 records whose exporter hangs with 5 gets 30."""
+    import warnings
+
+    warnings.simplefilter("ignore")
+    from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler
+    from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExporter
+
+    class Hanging(LogRecordExporter):
+        def export(self, batch: object) -> Any:
+            taken.set()
+            threading.Event().wait()
+
+        def shutdown(self) -> None:
+            pass
+
+        def force_flush(self, timeout_millis: int = 0) -> bool:
+            return True
+
+    taken = threading.Event()
+    logging.getLogger("opentelemetry").propagate = False
+    logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
+    provider = LoggerProvider(shutdown_on_exit=False)
+    options: dict[str, Any] = {"schedule_delay_millis": 60_000, "max_export_batch_size": 5, "max_queue_size": 20}
+    provider.add_log_record_processor(BatchLogRecordProcessor(Hanging(), **options))
+    log = logger(LoggingHandler(logger_provider=provider))
+    time.sleep(0.6)
+    say(first=time.time())
+    for number in range(30):
+        log.info("hello seq=%d", number)
+        if number == 4:
+            taken.wait()
+    until_killed()
+
+
+def pool(dsn: str) -> None:
+    """Four threads want the two connections of a pool."""
+    import psycopg_pool
+
+    def work() -> None:
+        with connections.connection() as connection:
+            connection.execute("SELECT pg_sleep(3)")
+
+    connections = psycopg_pool.ConnectionPool(dsn, min_size=2, max_size=2, name="orders", open=True)
+    connections.wait()
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    time.sleep(2.5)
+    connections.close()
+
+
+def overhead(repeats: str, calls: str) -> None:
+    """CPU nanoseconds of a log call through a QueueHandler without and with the hook, in turns: medians of each, and ratios."""
+    import stallscope_hook
+
+    hook: Any = stallscope_hook._hook
+    queues: list[queue.Queue[Any]] = [queue.Queue(), queue.Queue()]
+    handlers = [logging.handlers.QueueHandler(each) for each in queues]
+    known: Any = logging
+    known._handlerList[:] = [ref for ref in known._handlerList if ref() is not handlers[0]]  # not to be found
+    hook.report()
+    assert len(hook.queues) == 1
+    log = logger(handlers[0])
+    took: list[list[float]] = [[], []]
+    for turn in range(2 * int(repeats)):
+        hooked = (turn + 1) // 2 % 2  # 0 1 1 0
+        log.handlers[:] = [handlers[hooked]]
+        (hook.go_on if hooked else hook.pause)()
+        began = time.process_time_ns()
+        for _ in range(int(calls)):
+            log.info("hello %d", turn)
+        took[hooked].append((time.process_time_ns() - began) / int(calls))
+        queues[hooked].queue.clear()
+    ratios = [with_ / without for without, with_ in zip(*took)]
+    say(without=statistics.median(took[0]), hooked=statistics.median(took[1]), ratio=statistics.median(ratios))
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
