@@ -11,7 +11,7 @@ from agent import waits
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold
-from agent.rules.targets import endpoint
+from agent.rules.targets import LEAST_READINGS, endpoint
 from probes.connections import ConnectionsReading
 from probes.postgres import PostgresReading
 from probes.postgres_server import PostgresServerReading
@@ -27,7 +27,8 @@ def _judge(history: History) -> Judgement:
 def _endpoint(history: History, remote: str, seen: waits.Connections) -> Judgement:
     counted = [r.new_sessions_per_second for r in history.window(PostgresServerReading, SPAN, remote)]
     known = [rate for rate in counted if rate is not None]
-    opened = max(seen.opened_per_second, sum(known) / len(known) if known else 0.0)
+    # A deployment opens all its connections in one slot.
+    opened = max(seen.opened_per_second, sum(known) / len(known) if len(known) >= LEAST_READINGS else 0.0)
     text = f"{opened:.1f} connections to {remote} are opened and closed per second, {seen.count:.0f} stand"
     evidence = [Evidence(text, opened)]
     if opened < RATE.value:
