@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from tests.lab import Unavailable, clients, debian, gvisor, pgbouncer
+from tests.lab import Unavailable, clients, debian, gvisor, log_clients, pgbouncer
 
 RUNSC = "gvisor.dev/gvisor/runsc@v0.0.0-20260905035102-160fafc42237"
 PACKAGES = {"qemu-system-x86_64": "qemu-system-x86", "cpio": "cpio", "busybox": "busybox-static"}
@@ -59,6 +59,7 @@ TOOLS: tuple[tuple[str, Callable[[], str]], ...] = (
     ("guest", install_guest),
     ("pgbouncer", install_pgbouncer),
     *((f"client {name}", partial(clients.prepare, name)) for name in clients.CLIENTS),
+    *((f"log client {name}", partial(log_clients.prepare, name)) for name in log_clients.CLIENTS),
 )
 
 

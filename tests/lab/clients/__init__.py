@@ -36,17 +36,13 @@ and tried again after 0.1 s. SIGTERM ends it at once; Node first ends the comput
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.lab import Unavailable
-from tests.lab.debian import cache_directory
+from tests.lab import Unavailable, builds
 
 #: The variable of the environment that holds the DSN, a URI as `PostgresServer.dsn()` gives it.
 DSN = "LAB_DSN"
@@ -102,64 +98,17 @@ def prepare(client: str) -> str:
     if build is None:
         CLIENTS[client].words(client)
         return "installed by make install"
-    target = _directory(client)
-    if target.exists():
-        return f"already in {target}"
-    partial = target.with_name(f"{target.name}.{os.getpid()}")
-    try:
-        shutil.copytree(HERE / client, partial, ignore=shutil.ignore_patterns("node_modules"))
-        build(partial)
-        partial.rename(target)  # whole or not at all
-    except OSError:
-        if not target.exists():  # no other run was faster
-            raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return f"made in {target}"
-
-
-def _directory(client: str) -> Path:
-    """Where it is built: another state of the sources is another place."""
-    key = sha256()
-    for file in sorted(path for path in (HERE / client).iterdir() if path.is_file()):
-        key.update(file.name.encode() + b"\0" + file.read_bytes())
-    return cache_directory() / f"client-{client}-{key.hexdigest()[:12]}"
+    return builds.prepare(HERE / client, f"client-{client}", build)
 
 
 def _built(client: str, file: str) -> str:
-    path = _directory(client) / file
-    if not path.exists():
-        raise Unavailable(f"the client {client} is not built in {cache_directory()}: run make lab-tools")
-    return str(path)
-
-
-def _program(name: str, remedy: str) -> str:
-    if (found := shutil.which(name)) is None:
-        raise Unavailable(f"needs {name}, which is not here: {remedy}, then run make lab-tools")
-    return found
+    return builds.built(HERE / client, f"client-{client}", file)
 
 
 def _build_pgx(directory: Path) -> None:
-    go = _program("go", "install Go 1.25 or newer")
-    environment = {**os.environ, "CGO_ENABLED": "0"}
-    _run([go, "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", "lab-app", "."], directory, environment)
-
-
-def _build_node(directory: Path) -> None:
-    _node()
-    npm = _program("npm", "apt-get install npm")
-    _run([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], directory, dict(os.environ))
-
-
-def _run(words: list[str], directory: Path, environment: dict[str, str]) -> None:
-    done = subprocess.run(words, cwd=directory, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip()[-500:]
-        raise Unavailable(f"{Path(words[0]).name} {words[1]} failed: {said}")
-
-
-def _node() -> str:
-    return _program("node", "apt-get install nodejs")
+    go = builds.program("go", "install Go 1.25 or newer")
+    words = [go, "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", "lab-app", "."]
+    builds.run(words, directory, {**os.environ, "CGO_ENABLED": "0"})
 
 
 def _python(client: str) -> list[str]:
@@ -178,7 +127,7 @@ class _Client(NamedTuple):
 
 CLIENTS: Mapping[str, _Client] = {
     "pgx": _Client(lambda name: [_built(name, "lab-app")], _build_pgx),
-    "node": _Client(lambda name: [_node(), _built(name, "client.js")], _build_node),
+    "node": _Client(lambda name: [builds.node(), _built(name, "client.js")], builds.install_packages),
     "psycopg": _Client(_python, None),
     "asyncpg": _Client(_python, None),
 }

@@ -1,0 +1,211 @@
+'use strict';
+// The programs that the Node hook's tests run: `node hooked.js NAME ARGUMENT...`. They know nothing of the hook.
+// What they have to say goes to standard error, one JSON object per line: some leave standard output unread.
+
+const { writeSync } = require('node:fs');
+
+const say = (record) => writeSync(2, `${JSON.stringify({ at: Date.now() / 1000, ...record })}\n`);
+const stay = () => setInterval(() => {}, 1000);
+
+/** A client that never answers: no network is needed to see entries wait. */
+function deafLog(name) {
+  const { Logging } = require('@google-cloud/logging');
+  const log = new Logging({ projectId: 'lab' }).log(name);
+  log.logging.loggingService = { writeLogEntries: () => new Promise(() => {}) };
+  return log;
+}
+
+const RESOURCE = { resource: { type: 'global', labels: {} } };
+
+const PROGRAMS = {
+  /** Writes so many bytes at once to standard output, and half of them when they are gone; says what waits at changes. */
+  standard(bytes) {
+    let before = -1;
+    const write = (size, then) => {
+      say({ written: size });
+      process.stdout.write('x'.repeat(size), then);
+    };
+    write(Number(bytes), () => setTimeout(write, 3000, Number(bytes) / 2));
+    setInterval(() => {
+      const waiting = process.stdout.writableLength;
+      if (waiting !== before) say({ waiting });
+      before = waiting;
+    }, 10);
+  },
+
+  /** More entries than pino's buffer may hold; nobody reads. */
+  dropping(limit, entries) {
+    const pino = require('pino');
+    const stream = pino.destination({ dest: 1, sync: false, maxLength: Number(limit) });
+    let dropped = 0;
+    stream.on('drop', () => { dropped += 1; });
+    const logger = pino(stream);
+    for (let seq = 1; seq <= Number(entries); seq += 1) logger.info({ seq }, 'x'.repeat(1000));
+    setImmediate(() => {
+      stream.flushSync = () => {}; // pino would write what waits, and wait itself for a reader that never comes
+      say({ waiting: stream._len, dropped });
+      process.exit(0);
+    });
+  },
+
+  /** So many calls that are never answered, then the end. */
+  flood(calls) {
+    const log = deafLog('flood');
+    for (let seq = 1; seq <= Number(calls); seq += 1) log.write(log.entry({}, { seq }), RESOURCE);
+    setTimeout(() => process.exit(0), 300);
+  },
+
+  /** A logger whose transport never calls back. */
+  winston(entries) {
+    const { createLogger, Transport } = require('winston');
+    class Deaf extends Transport {
+      log() {}
+    }
+    const logger = createLogger({ transports: [new Deaf(), new Deaf()] });
+    const child = logger.child({ child: 1 });
+    for (let seq = 1; seq <= Number(entries); seq += 1) (seq % 2 ? logger : child).info('hello', { seq });
+    setTimeout(() => process.exit(0), 300);
+  },
+
+  /** Says its port; /hold is answered when /release comes, any other path at once. */
+  web() {
+    const held = [];
+    const server = require('node:http').createServer((request, response) => {
+      if (request.url === '/hold') held.push(response);
+      else response.end('answer');
+      if (request.url === '/release') held.splice(0).forEach((each) => each.end('late'));
+    });
+    server.listen(0, '127.0.0.1', () => say({ port: server.address().port }));
+  },
+
+  /** Asks a pool of `most` connections `asks` times at once; each answer is held for a while. */
+  async pool(most, asks, hold) {
+    const { Pool } = require('pg');
+    const pool = new Pool({ connectionString: process.env.LAB_DSN, max: Number(most) });
+    const work = async (number) => {
+      const client = await pool.connect();
+      const { rows } = await client.query('SELECT $1::int AS number', [number]);
+      await new Promise((resolve) => setTimeout(resolve, Number(hold)));
+      client.release();
+      return rows[0].number;
+    };
+    const answers = await Promise.all(Array.from({ length: Number(asks) }, (_, number) => work(number)));
+    const called = await new Promise((resolve, reject) => {
+      pool.connect((error, client, release) => (error ? reject(error) : release(), resolve(typeof client.query)));
+    });
+    const queried = (await pool.query('SELECT 1 AS one')).rows[0].one;
+    say({ answers, called, queried });
+    await pool.end();
+    const refused = await pool.connect().catch((error) => error.message);
+    say({ refused });
+  },
+
+  /** A primary and two workers; each worker says its process id and stays. */
+  cluster() {
+    const cluster = require('node:cluster');
+    if (cluster.isPrimary) {
+      cluster.fork();
+      cluster.fork();
+    }
+    say({ pid: process.pid });
+    stay();
+  },
+
+  /** A thread that logs to a stream of its own; its process says nothing else. */
+  thread() {
+    const { isMainThread, Worker } = require('node:worker_threads');
+    if (isMainThread) new Worker(__filename, { argv: ['thread'] });
+    else process.stdout.write('from the thread\n');
+    stay();
+  },
+
+  // What follows ends by itself, and is compared: with the hook and without.
+
+  ordinary() {
+    process.on('exit', (code) => console.log('exit', code));
+    console.log('out', process.argv.slice(3), Object.keys(process.stdout).length > 0);
+    console.error('err');
+    process.stdin.on('data', (data) => console.log(String(data))).on('end', () => console.log('end of input'));
+  },
+  exits() {
+    process.on('exit', (code) => console.log('exit', code, process.listeners('exit').length > 0));
+    console.log('before');
+    process.exit(7);
+  },
+  throws() {
+    process.on('exit', (code) => console.log('exit', code));
+    throw new TypeError('thrown on purpose');
+  },
+  rejects() {
+    Promise.reject(new RangeError('rejected on purpose'));
+    setTimeout(() => console.log('never reached'), 1000);
+  },
+  misses() {
+    for (const name of ['winston', 'pino', 'pg', '@google-cloud/logging-winston']) {
+      try {
+        require(`${name}/no-such-file`);
+      } catch (error) {
+        console.log(error.code);
+      }
+    }
+    require('a-package-that-is-not-there');
+  },
+
+  /** A call that is refused and whose promise nobody handles. */
+  unhandled() {
+    const log = deafLog('unhandled');
+    log.logging.loggingService.writeLogEntries = async () => { throw new Error('8 RESOURCE_EXHAUSTED'); };
+    log.write(log.entry({}, 'hello'), RESOURCE);
+    setTimeout(() => console.log('never reached'), 1000);
+  },
+
+  /** The faces of what is patched: names, lengths, keys, arguments, results, errors. */
+  async faces() {
+    const { Logging, Log } = require('@google-cloud/logging');
+    const { LoggingWinston } = require('@google-cloud/logging-winston');
+    const { LoggingBunyan } = require('@google-cloud/logging-bunyan');
+    const winston = require('winston');
+    const pino = require('pino');
+    const Pool = require('pg').Pool;
+    const faces = { Log, LoggingWinston, LoggingBunyan, Logger: winston.Logger, Pool: Object.getPrototypeOf(Pool) };
+    for (const [name, { prototype }] of Object.entries(faces)) {
+      const listed = [];
+      for (const key in prototype) listed.push(key); // eslint-disable-line guard-for-in
+      console.log(name, listed.sort());
+      for (const key of ['write', 'log', '_writeCall', 'connect']) {
+        const method = prototype[key];
+        if (method) console.log(key, method.name, method.length, Object.entries(method));
+      }
+    }
+    const log = new Logging({ projectId: 'lab' }).log('faces');
+    const entry = log.entry({}, 'hello');
+    const asked = [];
+    const answers = [async () => [{ fine: 1 }], async () => { throw new Error('refused'); }];
+    for (const answer of answers) {
+      log.logging.loggingService = {
+        writeLogEntries: (request, ...more) => {
+          asked.push([request.entries.length, more.length]);
+          return answer();
+        },
+      };
+      console.log(await log.write(entry, RESOURCE).catch((error) => error.message));
+      console.log(await log.info([entry, entry], RESOURCE).catch((error) => error.message));
+      const given = await new Promise((resolve) => {
+        const callback = (...all) => resolve(all.map((each) => (each && each.message) || each));
+        console.log(log.write(entry, RESOURCE, callback));
+      });
+      console.log(given);
+    }
+    console.log(asked, log.write(entry, RESOURCE).catch(() => {}) instanceof Promise);
+    const pool = new Pool();
+    await pool.end();
+    console.log(await pool.connect().catch((error) => error.message), pool.connect((error) => error.message));
+    const logger = winston.createLogger({ transports: [new winston.transports.Console()] });
+    console.log(logger.write({ level: 'info', message: 'hello' }), logger.info('again') === logger);
+    pino(pino.destination({ sync: true })).info === undefined || console.log('pino');
+    console.log(Object.getOwnPropertyDescriptor(process, 'stdout').get.name);
+  },
+};
+
+const program = PROGRAMS[process.argv[2]];
+if (require.main === module || process.argv[2] === 'thread') program(...process.argv.slice(3));

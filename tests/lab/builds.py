@@ -1,0 +1,74 @@
+"""What the lab builds or installs from sources of its own: once for each state of them, in the cache directory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from tests.lab import Unavailable
+from tests.lab.debian import cache_directory
+
+
+def directory(sources: Path, name: str) -> Path:
+    """Where it is built: another state of the files in `sources` is another place."""
+    key = sha256()
+    for file in sorted(path for path in sources.iterdir() if path.is_file()):
+        key.update(file.name.encode() + b"\0" + file.read_bytes())
+    return cache_directory() / f"{name}-{key.hexdigest()[:12]}"
+
+
+def prepare(sources: Path, name: str, build: Callable[[Path], None]) -> str:
+    """Have `build` work in a copy of the sources unless that is done. Raises Unavailable, with what to do."""
+    target = directory(sources, name)
+    if target.exists():
+        return f"already in {target}"
+    partial = target.with_name(f"{target.name}.{os.getpid()}")
+    try:
+        shutil.copytree(sources, partial, ignore=shutil.ignore_patterns("node_modules"))
+        build(partial)
+        partial.rename(target)  # whole or not at all
+    except OSError:
+        if not target.exists():  # no other run was faster
+            raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return f"made in {target}"
+
+
+def built(sources: Path, name: str, file: str) -> str:
+    """The path of a file that `prepare` made. Raises Unavailable."""
+    path = directory(sources, name) / file
+    if not path.exists():
+        raise Unavailable(f"{name} is not built in {cache_directory()}: run make lab-tools")
+    return str(path)
+
+
+def program(name: str, remedy: str) -> str:
+    """Its path. Raises Unavailable."""
+    if (found := shutil.which(name)) is None:
+        raise Unavailable(f"needs {name}, which is not here: {remedy}, then run make lab-tools")
+    return found
+
+
+def node() -> str:
+    """The path of Node. Raises Unavailable."""
+    return program("node", "apt-get install nodejs")
+
+
+def install_packages(place: Path) -> None:
+    """The packages of the package-lock.json there, without their scripts."""
+    node()
+    npm = program("npm", "apt-get install npm")
+    run([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], place, os.environ)
+
+
+def run(words: Sequence[str], place: Path, environment: Mapping[str, str]) -> None:
+    """Raises Unavailable with the end of what it said when it fails."""
+    done = subprocess.run(words, cwd=place, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()[-500:]
+        raise Unavailable(f"{Path(words[0]).name} {words[1]} failed: {said}")
