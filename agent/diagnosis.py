@@ -103,9 +103,9 @@ class Engine:
         return {rule: state.verdict for rule, state in self._states.items()}
 
     def _ask(self, rule: Rule) -> Judgement:
-        lacks = [self._lack(need, rule.span_seconds) for need in rule.needs]
+        lacks = [self._lack(need, rule.span_seconds) for need in rule.needs if not rule.judges_coverage]
         watched = [source for source in rule.uses if source in self._history.kinds()] or rule.uses
-        other = [self._lack(source, rule.span_seconds) for source in watched]
+        other = [self._lack(source, rule.span_seconds) for source in watched if not rule.judges_coverage]
         if other and all(other):
             lacks += other
         for lack in lacks:

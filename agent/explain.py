@@ -35,7 +35,7 @@ def as_text(rule: Rule) -> str:
     lines += [f"  {t.name}: {t.value:g} {t.unit}".rstrip() + f"  ({t.source})" for t in rule.thresholds]
     lines += [
         f"  over {rule.span_seconds:g} s; appears after {rule.for_seconds:g} s, clears after {rule.clear_seconds:g} s",
-        f"  needs readings of: {needs_of(rule)}; unknown below half coverage",
+        f"  needs readings of: {needs_of(rule)}; unknown below half coverage{' of a source' * rule.judges_coverage}",
         "",
         fill(f"Do: {rule.advice}", WIDTH),
         fill(f"Proved wrong if: {rule.disproof}", WIDTH),

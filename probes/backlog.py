@@ -61,6 +61,9 @@ class BacklogReading(Reading):
     drained_bytes: Mapping[str, float] | None = increment("Bytes that were delivered onwards", by="queue")
     dropped: Mapping[str, float] | None = increment("Entries that were thrown away or lost", by="queue")
     errors: Mapping[str, float] | None = increment("Deliveries that failed", by="queue")
+    refused: Mapping[str, float] | None = increment(
+        "Deliveries that the log service refused for want of quota (429)", by="queue"
+    )
     lost_at_exit: Mapping[str, float] | None = increment(
         "Entries that still waited when their process ended, by the process's name", by="process"
     )

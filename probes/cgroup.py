@@ -92,6 +92,9 @@ class CgroupReading(Reading):
     memory_shmem_bytes: Mapping[str, float] | None = gauge(
         "Memory of shared memory and memory-backed files (tmpfs) in the group", by="cgroup"
     )
+    memory_file_bytes: Mapping[str, float] | None = gauge(
+        "Page cache of files on disks in the group, which the kernel gives back before it kills", by="cgroup"
+    )
     memory_events: Mapping[str, float] | None = increment(
         "Events of the own group: oom, oom_kill, high (reclaimed at memory.high), max (the limit was hit)",
         by="event",
@@ -220,10 +223,10 @@ class _Sweep:
 
 _QUOTA = ("quota_seconds", "period_seconds", "limit_cores")
 _STAT = ("periods", "throttled_periods", "throttled_seconds")
-_MEMORY: tuple[tuple[str, Callable[[Path, int], int]], ...] = (
-    ("memory_current_bytes", files.read_memory_current),
-    ("memory_peak_bytes", files.read_memory_peak),
-    ("memory_shmem_bytes", files.read_memory_shmem),
+_MEMORY: tuple[tuple[tuple[str, ...], Callable[[Path, int], tuple[int, ...]]], ...] = (
+    (("memory_current_bytes",), files.read_memory_current),
+    (("memory_peak_bytes",), files.read_memory_peak),
+    (("memory_shmem_bytes", "memory_file_bytes"), files.read_memory_pages),
 )
 
 
@@ -262,7 +265,7 @@ def _sweep_cpu(sweep: _Sweep, places: Places) -> None:
 
 
 def _sweep_memory(sweep: _Sweep, places: Places) -> None:
-    names = ("memory_limit_bytes", *(name for name, _ in _MEMORY), "memory_events")
+    names = ("memory_limit_bytes", *(name for names, _ in _MEMORY for name in names), "memory_events")
     version = places.memory_version
     if not version:
         sweep.absent((*names, "memory_limit_lowest_bytes"), places.unseen["memory"])
@@ -277,9 +280,9 @@ def _sweep_memory(sweep: _Sweep, places: Places) -> None:
                 sweep.put(path, ("memory_limit_bytes",), (float(limit),))
         own = level is places.own_memory
         if own or path in sweep.fields["memory_limit_bytes"]:
-            for name, read in _MEMORY:
-                with sweep.at(path, name):
-                    sweep.put(path, (name,), (float(read(directory, version)),))
+            for told, read in _MEMORY:
+                with sweep.at(path, *told):
+                    sweep.put(path, told, read(directory, version))
         if own:
             with sweep.at(path, "memory_events"):
                 sweep.fields["memory_events"] = sweep.grown(path, files.read_memory_events(directory, version))

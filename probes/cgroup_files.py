@@ -165,19 +165,26 @@ def read_pressure(directory: Path, version: int) -> float:
     return pressure_some_usec(read_text(directory / "cpu.pressure")) / 1e6
 
 
-def read_memory_current(directory: Path, version: int) -> int:
+def read_memory_current(directory: Path, version: int) -> tuple[int]:
     """Bytes charged to the group."""
-    return _number(directory, "memory.usage_in_bytes" if version == 1 else "memory.current")
+    return (_number(directory, "memory.usage_in_bytes" if version == 1 else "memory.current"),)
 
 
-def read_memory_peak(directory: Path, version: int) -> int:
+def read_memory_peak(directory: Path, version: int) -> tuple[int]:
     """The most bytes that were charged to the group (v2: since Linux 5.19)."""
-    return _number(directory, "memory.max_usage_in_bytes" if version == 1 else "memory.peak")
+    return (_number(directory, "memory.max_usage_in_bytes" if version == 1 else "memory.peak"),)
 
 
-def read_memory_shmem(directory: Path, version: int) -> int:
-    """Bytes of shared memory and tmpfs files, with those of the groups below."""
-    return _key(directory, "memory.stat", "total_shmem" if version == 1 else "shmem")
+def read_memory_pages(directory: Path, version: int) -> tuple[int, int]:
+    """Bytes of shared memory and tmpfs files, and of file pages on disks (both LRU lists); with the groups below."""
+    found = flat(read_text(directory / "memory.stat"), "memory.stat")
+    prefix = "total_" if version == 1 else ""
+    names = [prefix + name for name in ("shmem", "active_file", "inactive_file")]
+    for name in names:
+        if name not in found:
+            raise ValueError(f"memory.stat is malformed: no {name}")
+    shmem, *pages = (found[name] for name in names)
+    return shmem, sum(pages)
 
 
 def read_memory_events(directory: Path, version: int) -> dict[str, float]:

@@ -17,6 +17,12 @@ from agent.rules import (
     database_slow,
     database_unreachable,
     instance_frozen,
+    log_entries_dropped,
+    log_files_in_memory,
+    log_pipe_blocked,
+    log_queue_in_memory,
+    logs_lost_at_exit,
+    memory_near_limit,
     network_slow,
     pool_saturated,
     proxy_or_server_starved,
@@ -50,6 +56,15 @@ POSTGRES_RULES: tuple[Rule, ...] = (
     pool_saturated.RULE,
 )
 
-RULES = CPU_RULES + POSTGRES_RULES
+LOG_RULES: tuple[Rule, ...] = (
+    log_queue_in_memory.RULE,
+    log_pipe_blocked.RULE,
+    log_files_in_memory.RULE,
+    log_entries_dropped.RULE,
+    logs_lost_at_exit.RULE,
+    memory_near_limit.RULE,
+)
+
+RULES = CPU_RULES + POSTGRES_RULES + LOG_RULES
 
 BY_ID = {rule.id: rule for rule in RULES}

@@ -67,6 +67,7 @@ class Rule:
     ``span_seconds`` is the window that it looks at; ``for_seconds`` and ``clear_seconds`` are the engine's hysteresis.
     ``explains`` names findings that are only the mechanism of this one when both are present.
     While a ``vital`` rule is unknown nobody may call the service healthy.
+    With ``judges_coverage`` it looks itself at which of its sources are silent: each of them shows something else.
     """
 
     id: str
@@ -83,6 +84,7 @@ class Rule:
     explains: tuple[str, ...] = ()
     vital: bool = False
     uses: tuple[type[Reading], ...] = ()
+    judges_coverage: bool = False
 
     @property
     def sources(self) -> tuple[type[Reading], ...]:

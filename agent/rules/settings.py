@@ -68,3 +68,22 @@ def raise_cpu_limit(history: History, cores: float) -> tuple[str, ...]:
         f"cgroup v1: echo {whole}00000 > /sys/fs/cgroup/cpu/GROUP/cpu.cfs_quota_us",
         f"systemd: CPUQuota={whole}00%",
     )
+
+
+def raise_memory_limit(history: History, limit: float) -> tuple[str, ...]:
+    """How to raise the memory limit to at least ``limit`` bytes, to the next whole half GiB, on this platform."""
+    platform = where(history)
+    environment = platform.environment if platform is not None else "none"
+    mebibytes = 512 * (int(limit / 2**29) + 1)
+    if environment.startswith("cloud_run"):
+        return (f"gcloud run services update {service(history)} --memory {mebibytes}Mi",)
+    if environment == "kubernetes":
+        return (
+            f'resources.limits.memory: "{mebibytes}Mi"',
+            f"kubectl set resources deployment {service(history)} --limits=memory={mebibytes}Mi",
+        )
+    return (
+        f"docker update --memory {mebibytes}m --memory-swap {mebibytes}m CONTAINER",
+        f"cgroup v2: echo {mebibytes}M > /sys/fs/cgroup/GROUP/memory.max",
+        f"systemd: MemoryMax={mebibytes}M",
+    )

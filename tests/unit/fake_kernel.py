@@ -79,7 +79,9 @@ class FakeKernel:
         self.write(f"{where}/memory.limit_in_bytes", f"{limit}\n")
         self.write(f"{where}/memory.usage_in_bytes", f"{current}\n")
         self.write(f"{where}/memory.max_usage_in_bytes", f"{current * 2}\n")
-        self.write(f"{where}/memory.stat", "cache 1\nshmem 5\ntotal_shmem 7\n")
+        self.write(
+            f"{where}/memory.stat", "cache 1\nshmem 5\ntotal_shmem 7\ntotal_active_file 11\ntotal_inactive_file 13\n"
+        )
         self.write(f"{where}/memory.failcnt", "3\n")
         self.write(f"{where}/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
 
@@ -114,7 +116,7 @@ class FakeKernel:
         self.write(f"{where}/memory.max", limit + "\n")
         self.write(f"{where}/memory.current", f"{current}\n")
         self.write(f"{where}/memory.peak", f"{current * 2}\n")
-        self.write(f"{where}/memory.stat", "anon 1\nshmem 7\n")
+        self.write(f"{where}/memory.stat", "anon 1\nshmem 7\nactive_file 11\ninactive_file 13\n")
         self.write(f"{where}/memory.events", f"low 0\nhigh 2\nmax 3\noom 1\noom_kill {oom_kill}\n")
 
 

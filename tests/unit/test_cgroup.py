@@ -183,6 +183,7 @@ def test_the_smallest_limit_of_all_levels_counts(tmp_path: Path) -> None:
     assert reading.memory_limit_bytes == {"/kube/pod/app": 2e6, "/kube/pod": 1e6}
     assert reading.memory_limit_lowest_bytes == 1e6
     assert reading.memory_shmem_bytes == {"/kube/pod/app": 7, "/kube/pod": 7}
+    assert reading.memory_file_bytes == {"/kube/pod/app": 24, "/kube/pod": 24}
     assert reading.unseen == {}
 
 
@@ -218,6 +219,7 @@ def test_v1_units(tmp_path: Path) -> None:
     assert second.throttled_seconds == pytest.approx({"/": 0.38})
     assert second.usage_seconds == pytest.approx({"/": 1.0})
     assert second.memory_shmem_bytes == {"/job/one": 7}
+    assert second.memory_file_bytes == {"/job/one": 24}
     assert second.memory_events == {"max": 0, "oom_kill": 0}
     assert second.pressure_some_seconds is None
     assert "v1" in second.unseen["pressure_some_seconds"]

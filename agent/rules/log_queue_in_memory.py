@@ -1,0 +1,99 @@
+"""Log entries gather in memory faster than they are delivered, and take the instance's memory with them.
+
+Field story: a client that sends one request per entry, 16 at a time, queued entries for three hours and lost them at its
+exit.  Depth alone says little, a burst is deep too; the age of the oldest entry and a depth that keeps growing do.  A
+queue that takes no more from a point on is no danger to the memory: of it only its age counts.
+"""
+
+from __future__ import annotations
+
+from agent import backlog
+from agent.history import History
+from agent.report import Advice, Evidence
+from agent.rules import log_settings, log_view
+from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from probes.backlog import BacklogReading
+
+SPAN = 60.0
+OLD = Threshold(
+    "age of the oldest entry, in a queue that grows", 10.0, "seconds", "batches wait for up to 5 s by design"
+)
+GROWING = Threshold("growth per second", 1.0, "entries", "86,400 a day; a queue in balance goes up and down")
+DEEP = Threshold("entries, in a queue that grows and tells no age", 1000, "entries", "a burst of a second")
+HEAVY = Threshold("bytes, in a queue that grows and tells neither", 1e6, "bytes", "as many entries of 1 kB")
+ANCIENT = Threshold("age whether it grows or not", 60.0, "seconds", "who looks for an error does not find it")
+SOON = Threshold("critical below this time until the memory limit", 600.0, "seconds", "ten minutes to act")
+
+
+def _judge(history: History) -> Judgement:
+    return log_view.of_queues(history, SPAN, lambda queue: _queue(history, queue))
+
+
+def _queue(history: History, queue: backlog.Backlog) -> Judgement:
+    text = _numbers(queue)
+    first = Evidence(text, queue.oldest_seconds if queue.oldest_seconds is not None else queue.entries,
+                     "seconds" if queue.oldest_seconds is not None else queue.unit)  # fmt: skip
+    where = Evidence(f"it waits in {queue.backing.medium}: {queue.backing.because}")
+    if queue.entries is None and queue.waiting_bytes is None:
+        return Absent(f"{queue.name} only delivers: nothing waits there")
+    if not gathers(queue):
+        return Absent(text, (first,))
+    if queue.backing.medium == "disk":
+        return Absent(f"{text}; {queue.backing.because}", (first, where))
+    if queue.backing.medium == "unknown":
+        return Unknown(f"{text}; whether in memory is not known: {queue.backing.because}", "set logs.medium")
+    memory = backlog.memory(history, SPAN, backlog.app_group(history))
+    left = memory.seconds_to_limit if memory else None
+    bad = (queue.oldest_seconds or 0.0) >= ANCIENT.value or (left is not None and left <= SOON.value)
+    return Present(
+        "critical" if bad else "warning", 0.95 if queue.oldest_seconds is not None else 0.85, "the app",
+        (first, where, *log_view.until_limit(memory, "the app's group")),
+        Advice(ADVICE, log_settings.changes(queue.kind), COST, WILL_NOT_HELP),
+    )  # fmt: skip
+
+
+def gathers(queue: backlog.Backlog) -> bool:
+    """Whether more comes than goes, for longer than a burst."""
+    if queue.oldest_seconds is not None and queue.oldest_seconds >= ANCIENT.value:
+        return (queue.seconds_to_drain or ANCIENT.value) >= ANCIENT.value
+    growing = (queue.growth or 0.0) >= GROWING.value and queue.unit == "entries"
+    if queue.bounded:
+        return False
+    if queue.oldest_seconds is not None:
+        return queue.oldest_seconds >= OLD.value and growing
+    if queue.entries is not None and queue.unit == "entries":
+        return growing and queue.entries >= DEEP.value
+    heavier = (queue.growth_bytes or 0.0) * SPAN >= HEAVY.value / 2
+    return heavier and (queue.waiting_bytes or 0.0) >= HEAVY.value
+
+
+def _numbers(queue: backlog.Backlog) -> str:
+    parts = [f"{queue.entries:.0f} {queue.unit}"] if queue.entries is not None else []
+    parts += [log_view.megabytes(queue.waiting_bytes)] if queue.waiting_bytes else []
+    text = f"{' of '.join(parts) or 'nothing'} in {queue.name}"
+    if queue.entries and queue.oldest_seconds is not None:
+        text += f", the oldest for {queue.oldest_seconds:.1f} s"
+    if queue.arrival is not None and queue.drain is not None:
+        text += f"; {queue.arrival:.0f} come and {queue.drain:.0f} go per second"
+    elif queue.growth is not None:
+        text += f"; {queue.growth:+.1f} per second"
+    return text + (f", {queue.errors:.0f} deliveries failed" if queue.errors else "")
+
+
+ADVICE = "Write logs to stdout, or bound the queue and drop what does not fit."
+COST = "on stdout the platform parses each line: structured JSON keeps severity, labels and trace"
+WILL_NOT_HELP = "more memory, which only takes longer to fill; a faster database"
+
+RULE = Rule(
+    id="log_queue_in_memory",
+    title="Log entries pile up in memory",
+    meaning="A queue in the app or a collector takes in more than it delivers; what waits is memory, and dies with the process.",
+    disproof="at the next look the queue is empty, while as much is logged",
+    needs=(BacklogReading,),
+    thresholds=(OLD, GROWING, DEEP, HEAVY, ANCIENT, SOON),
+    span_seconds=SPAN,
+    judge=_judge,
+    advice=ADVICE,
+    explains=("memory_near_limit",),
+    judges_coverage=True,
+)

@@ -1,0 +1,77 @@
+"""Rules about queues of logs: each queue is judged alone, the worst one speaks, and a silent source is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agent import backlog
+from agent.backlog import FILES, NOWHERE, PIPES, STDOUT, Backlog
+from agent.history import History
+from agent.report import Evidence
+from agent.rules import targets
+from agent.rules.rule import Judgement, Unknown
+from probes.backlog import BacklogReading
+from probes.log_queues import HooksProbe
+
+#: Sources whose kinds of queues are known before they have spoken.
+_PIPES_ONLY, _QUEUES_ONLY = {STDOUT}, {HooksProbe.target}
+
+
+def of_queues(history: History, seconds: float, judge: Callable[[Backlog], Judgement]) -> Judgement:
+    """Judge the queues of apps and collectors."""
+    return _judge(history, seconds, lambda kind: kind not in PIPES | FILES | NOWHERE, _PIPES_ONLY, judge) or Unknown(
+        "no queue of an app or a log collector is told to this agent", "load the hook in the app, or set logs.metrics_urls"
+    )  # fmt: skip
+
+
+def of_files(history: History, seconds: float, judge: Callable[[Backlog], Judgement]) -> Judgement | None:
+    """Judge directories and files; ``None`` when none is watched."""
+    return _judge(history, seconds, lambda kind: kind in FILES, _PIPES_ONLY | _QUEUES_ONLY, judge)
+
+
+def _judge(
+    history: History,
+    seconds: float,
+    wanted: Callable[[str], bool],
+    others: set[str],
+    judge: Callable[[Backlog], Judgement],
+) -> Judgement | None:
+    found = [judge(queue) for queue in backlog.queues(history, seconds, wanted)]
+    for source in history.targets(BacklogReading):
+        if source not in others and backlog.silent(history, seconds, source):
+            because, remedy = history.why_missing(BacklogReading, seconds, source)
+            found.append(Unknown(because or f"{source!r} has told nothing yet", remedy))
+    return targets.worst_of(found)
+
+
+def megabytes(number: float) -> str:
+    """Bytes in a sentence."""
+    return f"{number / 1e6:.{0 if number >= 1e7 else 1}f} MB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in a sentence."""
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.0f} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.0f} h"
+    )
+
+
+def until_limit(memory: backlog.Memory | None, whose: str) -> list[Evidence]:
+    """How far the limit is; empty where there is none or it is not known whose."""
+    if memory is None:
+        return []
+    left = memory.seconds_to_limit
+    text = f"{whose} uses {megabytes(memory.used)} of {megabytes(memory.limit)}"
+    if left is None or left > 86400:
+        return [Evidence(f"{text} and does not grow", memory.share, "ratio")]
+    return [
+        Evidence(
+            f"{text}, grows by {megabytes(memory.growth * 60)} a minute and is at its limit in {duration(left)}",
+            left,
+            "seconds",
+        )
+    ]
