@@ -38,7 +38,7 @@ def log_probes(
     for name, pattern in logs.files.items():
         yield FilesProbe(name, pattern, backings=backings, deleted=deleted), None
     if logs.hook_listen:
-        yield HooksProbe([parse_place(place) for place in logs.hook_listen], in_flight), None
+        yield HooksProbe([parse_place(place) for place in logs.hook_listen], in_flight, root=root), None
     rows = [*ROWS, *([own_row(logs.names, logs.label)] if logs.names else [])]
     for name, url in logs.metrics_urls.items():
         page = CollectorPage(rows, logs.medium)

@@ -69,6 +69,9 @@ class BacklogReading(Reading):
     )
     full: Mapping[str, float] | None = gauge("1 when it takes no more and its writer must wait or drop", by="queue")
     blocked: Mapping[str, float] | None = gauge("1 when its writer was seen waiting for room", by="queue")
+    silent_entries: Mapping[str, float] | None = gauge(
+        "Entries that waited in a process that fell silent and whose end cannot be seen", by="process"
+    )
     left_out: float | None = gauge("Queues beyond those that are told")
     ignored: float | None = increment("Messages that told nothing: malformed, too large or of too many processes")
     kinds: Mapping[str, str] = field(default_factory=dict)

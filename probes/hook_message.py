@@ -51,6 +51,13 @@ class Message(NamedTuple):
     in_flight: int | None
     pools: Mapping[str, Mapping[str, float]]
     lost: float | None
+    pid_namespace: str = ""
+    """As /proc/self/ns/pid names it; "" where the hook does not tell."""
+
+    @property
+    def waiting(self) -> float:
+        """Entries in all its queues."""
+        return sum(queue.gauges.get("entries", 0.0) for queue in self.queues.values())
 
 
 def parse(data: bytes) -> Message:
@@ -77,6 +84,7 @@ def parse(data: bytes) -> Message:
         in_flight=None if in_flight is None else int(_number(in_flight, MOST_VALUE, whole=True)),
         pools=_pools(told.get("pool", {})),
         lost=None if farewell is None else _number(_dict(farewell).get("pending", 0), MOST_VALUE),
+        pid_namespace=_name(told.get("pid_ns", "?"), _MOST_NAME).strip("?"),
     )
 
 

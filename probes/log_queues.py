@@ -9,12 +9,15 @@ The same messages carry requests in flight, handed on at once, and the pools of 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from probes.backlog import MOST_NAMES, BacklogReading, backlog, shown
-from probes.hook_message import parse
+from probes.cgroup_files import read_text
+from probes.hook_message import Message, parse
 from probes.hook_socket import HookSockets, Place
 from probes.hook_state import SILENT_SECONDS, HookState
 from probes.reading import NoData
@@ -42,9 +45,11 @@ class HooksProbe:
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        root: Path = Path("/"),
     ) -> None:
         self._in_flight, self._clock = in_flight, clock
-        self._state = HookState(clock)
+        self._root = root
+        self._state = HookState(clock, self._has_ended)
         self.sockets = HookSockets(places, self._take, clock=clock, wall=wall)
         self._ignored, self._why_ignored = 0, ""
         self._sources: frozenset[str] = frozenset()
@@ -57,10 +62,12 @@ class HooksProbe:
         problems = self.sockets.open()
         self.sockets.drain()
         self._state.forget_silent()
+        self._state.bury()
         self._hand_on()
         queues, lost = self._state.take_queues(), self._state.take_lost()
+        silent = self._state.silent_entries()
         ignored, self._ignored = self._ignored, 0
-        heard, self._heard = self._heard, bool(queues or lost or ignored or self._sources or self.pools)
+        heard, self._heard = self._heard, bool(queues or lost or silent or ignored or self._sources or self.pools)
         if not heard and not self._heard:  # the first look at silence tells that the queues are gone
             raise NoData("; ".join(problems), _ELSEWHERE) if problems else NoData(_SILENCE, _REMEDY)
         taken, before = self._clock(), self._taken
@@ -72,6 +79,7 @@ class HooksProbe:
         return backlog(
             self.target, kept, taken=taken, before=before, otherwise="no hook tells it", unseen=unseen,
             left_out=len(queues) - len(kept), ignored=float(ignored), lost_at_exit=self._known(lost),
+            silent_entries=self._known(silent),
         )  # fmt: skip
 
     async def aclose(self) -> None:
@@ -104,6 +112,22 @@ class HooksProbe:
             for name in self._sources - told.keys():
                 self._in_flight.forget(f"hook:{name}")
         self._sources = frozenset(told)
+
+    def _has_ended(self, message: Message) -> bool:
+        """Only in the agent's own PID namespace does its number say so; a zombie has ended too."""
+        if not message.pid_namespace:
+            return False
+        try:
+            if os.readlink(self._root / "proc/self/ns/pid") != message.pid_namespace:
+                return False
+        except OSError:
+            return False
+        try:
+            return read_text(self._root / f"proc/{message.pid}/stat").rpartition(")")[2].split()[:1] in (["Z"], ["X"])
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        except OSError:
+            return False
 
     def _known(self, lost: Mapping[str, float]) -> dict[str, float]:
         """Those names that have a label or can still get one."""

@@ -30,6 +30,13 @@ def _judge(history: History) -> Judgement:
             lost[process] = lost.get(process, 0.0) + entries
     worst = max(lost, key=lost.__getitem__, default="")
     if not worst or lost[worst] < SOME.value:
+        silent = readings[-1].silent_entries or {}
+        if silent:
+            name, entries = max(silent.items(), key=lambda item: item[1])
+            return Unknown(
+                f"{entries:.0f} entries waited in {name!r} when it fell silent: whether it ended cannot be seen from here",
+                "shareProcessNamespace: true in the pod",
+            )
         return Absent("no process that told its queues has ended with entries in them")
     text = f"{lost[worst]:.0f} entries still waited in {worst!r} when it ended"
     kinds = [r.kinds[queue] for r in readings for queue in r.kinds if queue.startswith(f"{worst}/")]

@@ -423,9 +423,12 @@ function poolRows() {
   }]));
 }
 
+/** Whose process ids these are: the agent looks for them only in its own namespace. */
+const pidNamespace = safely(() => ({ pid_ns: fs.readlinkSync('/proc/self/ns/pid') })) || {};
+
 function look() {
   const name = process.env.STALLSCOPE_HOOK_NAME || path.basename(process.argv[1] || 'node');
-  const message = { v: 1, pid: process.pid, name: name.slice(0, 40) };
+  const message = { v: 1, pid: process.pid, ...pidNamespace, name: name.slice(0, 40) };
   message.queues = [standardRows, entryRows, pinoRows].flatMap((rows) => safely(rows, now()) || []);
   const pool = safely(poolRows) || {};
   if (requests.seen) message.in_flight = requests.open;

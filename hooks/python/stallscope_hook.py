@@ -33,6 +33,10 @@ MOST_HANDLERS, MOST_QUEUES, MOST_POOLS = 200, 16, 8  # a message then has at mos
 _ALLOWED = "udp:127.0.0.1:PORT, unix:/PATH, file:/PATH, off"
 _TARGET = re.compile(r"udp:(127(?:\.\d{1,3}){3}|localhost|\[::1\]):(\d{1,5})|(unix|file):(/.+)")
 _UNBOUNDED = 2**31 - 1  # what multiprocessing says for no limit
+try:  # whose process ids these are: the agent looks for them only in its own namespace
+    _pid_namespace = os.readlink("/proc/self/ns/pid")
+except (OSError, AttributeError):
+    _pid_namespace = ""
 #: Modules whose qsize() answers at once; somebody else's may be a question over the network.
 _QUICK = {"_queue", "queue", "asyncio.queues", "multiprocessing.queues"}
 
@@ -270,6 +274,8 @@ class _Hook:
         now = time.time()
         queues = [found.queue(now) for found in list(self.queues.values())]
         message: dict[str, Any] = {"v": 1, "pid": os.getpid(), "name": _name(), "queues": queues}
+        if _pid_namespace:
+            message["pid_ns"] = _pid_namespace
         if self.counts_requests:
             message["in_flight"] = len(self.requests)
         pools = {found.name: _quiet(found.pool) for found in list(self.pools.values())}

@@ -31,7 +31,7 @@ from tests.lab.process import descendants
 HOOK = ROOT / "hooks" / "node" / "stallscope-hook.js"
 PROGRAMS = Path(__file__).with_name("hooked.js")
 #: What the contract allows.
-KEYS = {"v", "pid", "name", "queues", "in_flight", "pool", "exit"}
+KEYS = {"v", "pid", "pid_ns", "name", "queues", "in_flight", "pool", "exit"}
 NUMBERS = {
     "entries", "bytes", "most_entries", "most_bytes", "oldest_seconds", "arrived", "drained", "dropped", "errors",
 }  # fmt: skip

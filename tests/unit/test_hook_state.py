@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from probes.hook_message import Message, ToldQueue
-from probes.hook_state import AGAIN_SECONDS, MOST_PROCESSES, SILENT_SECONDS, HookState
+from probes.hook_state import AGAIN_SECONDS, MOST_PROCESSES, REMEMBER_SECONDS, SILENT_SECONDS, HookState
 from tests.unit.builders import FakeClock
 
 
@@ -184,3 +184,83 @@ def test_processes_without_end_take_a_bounded_memory(clock: FakeClock, state: Ho
     assert len(state._pool_totals) <= 64
     assert len(state._left) <= AGAIN_SECONDS + 1
     assert not state._heard
+
+
+def waits(entries: float, pid: int = 1, **more: Any) -> Message:
+    return message(pid=pid, gauges={"entries": entries}, totals={"arrived": 900.0}, **more)
+
+
+def test_what_waited_in_a_process_that_is_gone_is_lost(clock: FakeClock) -> None:
+    gone: set[int] = set()
+    state = HookState(clock, lambda told: told.pid in gone)
+    state.hear(waits(490.0, pid=7))
+    state.hear(waits(11.0, pid=8))
+    state.bury()
+    assert state.take_lost() == {}
+    gone |= {7, 8}
+    state.bury()
+    assert state.take_lost() == {"orders": 501}
+    state.bury()
+    assert (state.take_lost(), state.in_flight(), state.silent_entries()) == ({}, {}, {})
+
+
+def test_a_process_that_took_leave_is_not_lost_again(clock: FakeClock) -> None:
+    state = HookState(clock, lambda _: True)
+    state.hear(waits(5.0))
+    state.hear(message(gauges={}, lost=4.0))
+    state.bury()
+    assert state.take_lost() == {"orders": 4}
+
+
+def test_one_that_begins_anew_under_its_id_has_lost_what_waited(state: HookState) -> None:
+    """In its own PID namespace every container's process is number 1."""
+    state.hear(waits(501.0))
+    state.hear(message(gauges={"entries": 3.0}, totals={"arrived": 3.0}))
+    assert state.take_lost() == {"orders": 501}
+
+
+def test_silence_alone_loses_nothing_until_another_takes_the_place(state: HookState, clock: FakeClock) -> None:
+    state.hear(waits(501.0))
+    clock.advance(SILENT_SECONDS + 1)
+    state.forget_silent()
+    assert (state.take_lost(), state.silent_entries()) == ({}, {"orders": 501})
+    state.hear(waits(0.0, pid=2))
+    assert (state.take_lost(), state.silent_entries()) == ({"orders": 501}, {})
+
+
+def test_another_that_spoke_before_the_silence_was_noticed_took_the_place_too(
+    state: HookState, clock: FakeClock
+) -> None:
+    state.hear(waits(501.0))
+    clock.advance(5)
+    for _ in range(4):
+        state.hear(waits(0.0, pid=2))
+        clock.advance(SILENT_SECONDS / 3)
+    state.forget_silent()
+    assert (state.take_lost(), state.silent_entries()) == ({"orders": 501}, {})
+
+
+def test_a_worker_beside_others_that_are_older_is_not_replaced_by_them(state: HookState, clock: FakeClock) -> None:
+    state.hear(waits(0.0, pid=2))
+    state.hear(waits(501.0))
+    for _ in range(4):
+        clock.advance(SILENT_SECONDS / 3)
+        state.hear(waits(0.0, pid=2))
+    assert (state.take_lost(), state.silent_entries()) == ({}, {"orders": 501})
+
+
+def test_who_was_only_stopped_has_lost_nothing(state: HookState, clock: FakeClock) -> None:
+    state.hear(waits(501.0))
+    clock.advance(SILENT_SECONDS + 1)
+    state.forget_silent()
+    state.hear(waits(777.0))
+    assert (state.take_lost(), state.silent_entries()) == ({}, {})
+
+
+def test_an_end_that_nobody_can_tell_is_forgotten_in_time(state: HookState, clock: FakeClock) -> None:
+    state.hear(waits(501.0))
+    clock.advance(SILENT_SECONDS + 1)
+    state.forget_silent()
+    clock.advance(REMEMBER_SECONDS)
+    state.forget_silent()
+    assert state.silent_entries() == {}

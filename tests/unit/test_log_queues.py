@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import stat
+import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -148,7 +149,7 @@ def test_who_is_silent_has_no_requests_in_flight_and_the_source_is_forgotten() -
     flight = InFlight()
 
     async def test(heard: Heard) -> None:
-        heard.send(told(in_flight=2))
+        heard.send(told(in_flight=2, queues=[]))
         await heard.probe.read()
         assert flight.total == 2
         heard.clock.advance(SILENT_SECONDS + 1)
@@ -378,9 +379,34 @@ def test_files_are_read_when_they_have_changed_and_not_when_they_are_old(tmp_pat
         write(tmp_path / "hook.12", told(pid=12), clock())
         assert (await heard.probe.read()).entries == {"orders/q": 3}
         clock.advance(SILENT_SECONDS + 1)
-        await heard.silence()
+        assert (await heard.probe.read()).silent_entries == {"orders": 3}
 
     hearing(test, Place("file", f"{tmp_path}/hook"))
+
+
+@pytest.mark.parametrize("end", ["killed", "not waited for", "alive", "elsewhere"])
+def test_a_killed_process_is_found_out_where_its_id_means_something(end: str) -> None:
+    namespace = "pid:[1]" if end == "elsewhere" else os.readlink("/proc/self/ns/pid")
+
+    def kill(app: subprocess.Popen[bytes]) -> None:
+        app.kill()
+        os.waitid(os.P_PID, app.pid, os.WEXITED | os.WNOWAIT)
+        if end != "not waited for":
+            app.wait()
+
+    async def test(heard: Heard) -> None:
+        heard.send(told(pid=app.pid, pid_ns=namespace))
+        assert not (await heard.probe.read()).lost_at_exit
+        if end != "alive":
+            kill(app)
+        wanted = {"orders": 3} if end in ("killed", "not waited for") else {}
+        assert (await heard.probe.read()).lost_at_exit == wanted
+
+    with subprocess.Popen(["sleep", "60"]) as app:
+        try:
+            hearing(test)
+        finally:
+            app.kill()
 
 
 def test_names_and_kinds_of_files_that_no_hook_writes_are_left_alone(tmp_path: Path) -> None:

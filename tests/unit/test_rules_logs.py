@@ -44,7 +44,8 @@ class Logs:
 
     def run(
         self, seconds: float = 60.0, *, kind: str = "google-cloud-logging", source: str = "hooks", queue: str = "orders/log",
-        backing: Backing | None = MEMORY, unit: str = "", lost: Mapping[str, float] | None = None, **numbers: Any,
+        backing: Backing | None = MEMORY, unit: str = "", lost: Mapping[str, float] | None = None,
+        silent: Mapping[str, float] | None = None, **numbers: Any,
     ) -> Logs:  # fmt: skip
         """Look at one queue for so long; of each number a value, or a function of the seconds since the start."""
         for _ in range(round(seconds / 10)):
@@ -52,7 +53,16 @@ class Logs:
             told = {name: float(n(now - self.began) if callable(n) else n) for name, n in numbers.items()}
             seen = {queue: Queue(kind, backing, told, unit)} if kind else {}
             self.history.add(
-                backlog(source, seen, taken=now, before=now - 10.0, otherwise="", unseen={}, lost_at_exit=lost)
+                backlog(
+                    source,
+                    seen,
+                    taken=now,
+                    before=now - 10.0,
+                    otherwise="",
+                    unseen={},
+                    lost_at_exit=lost,
+                    silent_entries=silent,
+                )
             )
         return self
 
@@ -103,7 +113,12 @@ def growing(**more: Any) -> Logs:
     return Logs().run(**{**told, **more})
 
 
-GOOD_BATCHES: dict[str, Any] = {"entries": sawtooth(0, 480, 23), "oldest_seconds": sawtooth(0, 5, 7), "arrived": 5000, "drained": 5000}
+GOOD_BATCHES: dict[str, Any] = {
+    "entries": sawtooth(0, 480, 23),
+    "oldest_seconds": sawtooth(0, 5, 7),
+    "arrived": 5000,
+    "drained": 5000,
+}
 
 SCENES: dict[tuple[str, str], tuple[Callable[[], Logs], type]] = {
     ("log_queue_in_memory", "more comes than goes"): (growing, Present),
@@ -151,6 +166,7 @@ SCENES: dict[tuple[str, str], tuple[Callable[[], Logs], type]] = {
     ("log_entries_dropped", "no hook"): (lambda: Logs().silent(), Unknown),
     ("logs_lost_at_exit", "501 of them"): (lambda: Logs().run(60, entries=501).run(10, kind="", lost={"orders": 501}), Present),
     ("logs_lost_at_exit", "it ended with an empty queue"): (lambda: Logs().run(60, entries=5).run(10, kind="", lost={"orders": 0}), Absent),
+    ("logs_lost_at_exit", "it fell silent with entries in it"): (lambda: Logs().run(60, entries=501).run(10, kind="", silent={"orders": 501}), Unknown),
     ("logs_lost_at_exit", "it runs"): (lambda: Logs().run(60, entries=501), Absent),
     ("logs_lost_at_exit", "no hook"): (lambda: Logs().silent(), Unknown),
     ("logs_lost_at_exit", "hooks are not listened to"): (Logs, Unknown),
