@@ -52,9 +52,9 @@ def test_every_field_is_a_number_or_has_a_reason() -> None:
 
 
 def test_totals_are_the_increments_and_every_number_is_by_queue() -> None:
-    assert set(TOTALS) == {"arrived", "arrived_bytes", "drained", "drained_bytes", "dropped", "errors"}
+    assert set(TOTALS) == {"arrived", "arrived_bytes", "drained", "drained_bytes", "dropped", "errors", "refused"}
     assert set(TOTALS) < set(NUMBERS)
-    assert "lost_at_exit" not in NUMBERS
+    assert not {"lost_at_exit", "silent_entries"} & set(NUMBERS)
 
 
 def test_queues_of_one_label_are_added_up_and_the_worst_state_counts() -> None:
