@@ -226,7 +226,7 @@ def _infer(history: History, telling: Sequence[Window], reason: tuple[str, str])
         return Absent("a CPU limit that stayed the same explains the gaps", evidence)
     enough = len(gone) >= EACH.value and len(there) >= EACH.value and _spells(gone, there) >= SPELLS.value
     # Elsewhere no platform does this: only a quota that the kernel counted, and that somebody moves, is told.
-    if enough and (cloud or _by_quota(gone)):
+    if enough and (cloud or (_by_quota(gone) and _limit_moves(history) >= SPELLS.value)):
         return Present("warning", 0.6 if cloud else 0.4, settings.scope(history), evidence, _advice(history))
     nearly_all = len(gone) >= MOSTLY_GONE.value * len(telling) or Side(tuple(gone)).available <= COLLAPSED.value
     if cloud and len(gone) > EACH.value and nearly_all:
@@ -263,6 +263,12 @@ def _constant_limit(history: History, gone: Sequence[Window]) -> bool:
     limit = latest.cpu_limit_cores if latest is not None else None
     used = breakdown.cores_used(history, SPAN, since=min(w.start for w in gone))
     return bool(limit and used and USED[0] * limit <= used <= USED[1] * limit)
+
+
+def _limit_moves(history: History) -> int:
+    """How often the CPU limit was seen to change: a mild one that was set once leaves clean bursts by luck."""
+    limits = [r.cpu_limit_cores for r in history.window(CgroupReading, SPAN)]
+    return sum(a != b for a, b in pairwise(limits))
 
 
 def _by_quota(gone: Sequence[Window]) -> bool:

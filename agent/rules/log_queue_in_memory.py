@@ -56,15 +56,15 @@ def gathers(queue: backlog.Backlog) -> bool:
     """Whether more comes than goes, for longer than a burst."""
     if queue.oldest_seconds is not None and queue.oldest_seconds >= ANCIENT.value:
         return (queue.seconds_to_drain or ANCIENT.value) >= ANCIENT.value
-    growing = (queue.growth or 0.0) >= GROWING.value and queue.unit == "entries"
+    counted = queue.entries is not None and queue.unit == "entries"
+    heavier = (queue.growth_bytes or 0.0) * SPAN >= HEAVY.value / 2
+    growing = (queue.growth or 0.0) >= GROWING.value if counted else heavier
     if queue.bounded:
         return False
     if queue.oldest_seconds is not None:
         return queue.oldest_seconds >= OLD.value and growing
-    if queue.entries is not None and queue.unit == "entries":
-        return growing and queue.entries >= DEEP.value
-    heavier = (queue.growth_bytes or 0.0) * SPAN >= HEAVY.value / 2
-    return heavier and (queue.waiting_bytes or 0.0) >= HEAVY.value
+    deep = (queue.entries or 0.0) >= DEEP.value if counted else (queue.waiting_bytes or 0.0) >= HEAVY.value
+    return growing and deep
 
 
 def _numbers(queue: backlog.Backlog) -> str:

@@ -270,6 +270,15 @@ def test_a_quota_that_someone_moves_is_found_without_a_signal_and_said_to_be_inf
     assert judgement.confidence < 0.5
 
 
+def test_a_mild_limit_that_was_set_and_lifted_once_is_nobody_who_moves_it() -> None:
+    """Under a limit of 80 % one burst of five is clean by luck, so the CPU looks gone and there in turns."""
+    scene = Scene().run(20)
+    for _ in range(3):
+        scene.run(40, spins=GONE, cause="quota", limit=0.8).run(40, spins=CLEAN, limit=0.8)
+    scene.run(40, spins=CLEAN)
+    assert isinstance(judge(scene), Unknown)
+
+
 def in_seconds(scene: Scene, pattern: list[tuple[float, float]], rounds: int) -> Scene:
     """Slots whose seconds hold a request for the first part, and whose rest, or less, is taken away.
 

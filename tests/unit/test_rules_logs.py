@@ -124,6 +124,7 @@ SCENES: dict[tuple[str, str], tuple[Callable[[], Logs], type]] = {
     ("log_queue_in_memory", "more comes than goes"): (growing, Present),
     ("log_queue_in_memory", "no age is told"): (lambda: Logs().run(kind="winston", entries=grows(100)), Present),
     ("log_queue_in_memory", "only bytes are told"): (lambda: Logs().run(kind="stdout", waiting_bytes=grows(1e5)), Present),
+    ("log_queue_in_memory", "only bytes and an age are told"): (lambda: Logs().run(50, kind="pino", waiting_bytes=grows(1e5), oldest_seconds=grows(1)), Present),
     ("log_queue_in_memory", "it stands, a minute old"): (lambda: Logs().run(entries=900, oldest_seconds=80, drained=10), Present),
     ("log_queue_in_memory", "it hangs"): (lambda: Logs().run(entries=grows(5), oldest_seconds=grows(1)), Present),
     ("log_queue_in_memory", "one of two sources"): (lambda: growing().at_once().run(source="fluent-bit", kind="fluent-bit", waiting_bytes=0.0), Present),
