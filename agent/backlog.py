@@ -124,6 +124,33 @@ def silent(history: History, seconds: float, source: str) -> bool:
     return history.coverage(BacklogReading, seconds, source) < _LEAST_COVERAGE
 
 
+def logs(history: History, seconds: float) -> dict[str, dict[str, float | str]]:
+    """The report's ``breakdown.logs``."""
+    found: dict[str, dict[str, float | str]] = {}
+    for queue in queues(history, seconds, lambda kind: kind not in NOWHERE):
+        numbers = {
+            queue.unit: queue.entries, "bytes": queue.waiting_bytes, "oldest_seconds": queue.oldest_seconds,
+            f"growth_{queue.unit}": queue.growth, "growth_bytes": queue.growth_bytes, "seconds_to_drain": queue.seconds_to_drain,
+        }  # fmt: skip
+        known = {name: round(number, 3) for name, number in numbers.items() if number is not None}
+        found[f"{queue.source}: {queue.queue}"] = {**known, "backing": queue.backing.medium}
+    return found
+
+
+def memories(history: History, seconds: float) -> dict[str, dict[str, float]]:
+    """The report's ``breakdown.memory``."""
+    found = {}
+    for name, target in (("app", "app"), ("own", "")):
+        held = memory(history, seconds, target)
+        if held is not None:
+            numbers = {
+                "used_bytes": held.used, "limit_bytes": held.limit, "growth_bytes": held.growth,
+                "seconds_to_limit": held.seconds_to_limit,
+            }  # fmt: skip
+            found[name] = {name: round(number, 1) for name, number in numbers.items() if number is not None}
+    return found
+
+
 def _queue(queue: str, source: str, readings: Sequence[BacklogReading]) -> Backlog:
     latest = readings[-1]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from agent import breakdown, waits
+from agent import backlog, breakdown, waits
 from agent.history import History
 from agent.report import (
     AgentSelf,
@@ -190,6 +190,10 @@ class Engine:
                     for remote, seen in waits.connections(self._history, BREAKDOWN_SECONDS).items()
                 },
                 dict(filter(None, map(self._sessions, self._history.targets(PostgresServerReading)))),
+                backlog.logs(self._history, BREAKDOWN_SECONDS),
+                backlog.memories(self._history, BREAKDOWN_SECONDS)
+                if platform is not None and platform.counters["cgroup_memory"].counts
+                else {},
             ),
             platform=platform.summary if platform is not None else {},
             agent=agent,

@@ -95,12 +95,18 @@ class Breakdown:
     ``connections``: remote endpoint -> shares of its connections ``unread``, ``waiting`` and ``idle``, summing to 1.0.
     ``sessions``: database -> what its sessions do, mean number of them at any moment: ``idle``, ``idle in transaction``,
     and the active ones by what they wait for (``running``: nothing).
+    ``logs``: "source: queue" -> what waits there (``entries``, ``bytes``, ``oldest_seconds``), its growth per second
+    (``growth_entries``, ``growth_bytes``), ``seconds_to_drain`` while it shrinks, and ``backing``; what is not known is left out.
+    ``memory``: "app" or "own" -> bytes in use without page cache, ``limit_bytes``, ``growth_bytes`` per second and
+    ``seconds_to_limit`` while it grows, of the group nearest to its limit.
     """
 
     cpu: Mapping[str, float] = field(default_factory=dict)
     postgres: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     connections: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     sessions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    logs: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)
+    memory: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ def render(report: Mapping[str, Any], *, colour: bool = False) -> str:
         _breakdown(report, paint),
         _round_trips(report, paint),
         _database(report, paint),
+        _logs(report, paint),
         _findings(report, paint),
         _list("Ruled out", report["ruled_out"], "rule", paint),
         _list("Cannot be judged here", report["unknown"], "rule", paint),
@@ -90,6 +91,28 @@ def _database(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
         told = ", ".join(f"{what} {number:.1f}" for what, number in numbers.items() if number >= 0.05)
         yield f"{paint('bold', f'Sessions of database {target!r}')}: {told or 'none but the agent'}"
     if any(report["breakdown"].get(part) for part in ("connections", "sessions")):
+        yield ""
+
+
+def _logs(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
+    told = False
+    for queue, numbers in report["breakdown"].get("logs", {}).items():
+        counted = [
+            f"{value:g} {name}" for name, value in numbers.items() if name in ("entries", "batches", "chunks") and value
+        ]
+        if numbers.get("bytes"):
+            counted.append(f"{numbers['bytes'] / 1e6:.2f} MB")
+        if counted:
+            told = True
+            age = f", the oldest for {numbers['oldest_seconds']:.1f} s" if numbers.get("oldest_seconds") else ""
+            where = {"memory": "in memory", "disk": "on disk"}.get(numbers["backing"], "nobody knows where")
+            yield f"{paint('bold', f'Logs waiting in {queue}')}: {', '.join(counted)}, {where}{age}"
+    for whose, numbers in report["breakdown"].get("memory", {}).items():
+        told = True
+        left = f", at its limit in {numbers['seconds_to_limit'] / 60:.0f} min" if "seconds_to_limit" in numbers else ""
+        name = "Memory of the app" if whose == "app" else "Memory of this container"
+        yield f"{paint('bold', name)}: {numbers['used_bytes'] / 1e6:.0f} of {numbers['limit_bytes'] / 1e6:.0f} MB{left}"
+    if told:
         yield ""
 
 

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from agent.backlog import Memory, memory, queues, slope
 from agent.diagnosis import Engine
 from agent.history import History
-from agent.report import AgentSelf, Finding
+from agent.report import AgentSelf, Finding, to_json
 from agent.rules import BY_ID, LOG_RULES
 from agent.rules.log_settings import CHANGES
 from agent.rules.rule import Absent, Judgement, Present, Unknown
+from exporters.console import render
 from probes.backlog import Backing, BacklogReading, Queue, backlog
 from probes.cgroup import CgroupReading
 from probes.collector_names import ROWS
@@ -289,3 +290,26 @@ def test_the_time_to_the_limit_is_what_the_growth_says() -> None:
     found = memory(logs.history, 120.0, "")
     assert isinstance(found, Memory)
     assert found.seconds_to_limit == pytest.approx((512 - 220) / 1.0, rel=0.1)
+
+
+def test_the_breakdown_has_what_waits_how_fast_it_grows_and_when_the_memory_is_full() -> None:
+    logs = growing().at_once().memory(60, used=grows(1 * MB, 420 * MB))
+    logs.at_once().run(60, kind="fluent-bit", source="fluent", queue="input tail", unit="chunks", entries=3.0)
+    report, _ = Engine(logs.history, rules=LOG_RULES, clock=logs.clock).evaluate(AgentSelf("", 0.0, 0.0, 0))
+    queue = report.breakdown.logs["hooks: orders/log"]
+    assert queue == {
+        "entries": 20400, "oldest_seconds": pytest.approx(40.8), "growth_entries": pytest.approx(340), "backing": "memory",
+    }  # fmt: skip
+    assert report.breakdown.logs["fluent: input tail"]["chunks"] == 3
+    own = report.breakdown.memory["own"]
+    assert own["seconds_to_limit"] == pytest.approx((512 - 480) / 1.0, rel=0.1)
+    text = render(to_json(report))
+    assert "Logs waiting in hooks: orders/log: 20400 entries, in memory, the oldest for 40.8 s\n" in text
+    assert "Memory of this container: 480 of 512 MB, at its limit in 1 min\n" in text
+
+
+def test_a_queue_that_drains_says_when_it_is_empty() -> None:
+    logs = Logs().run(entries=lambda s: 6000 - 50 * s)
+    report, _ = Engine(logs.history, rules=LOG_RULES, clock=logs.clock).evaluate(AgentSelf("", 0.0, 0.0, 0))
+    assert report.breakdown.logs["hooks: orders/log"]["seconds_to_drain"] == pytest.approx(60.0, rel=0.05)
+    assert report.breakdown.memory == {}
