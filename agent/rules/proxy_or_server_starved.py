@@ -53,5 +53,6 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
+    clear_seconds=30.0,  # a short question meets the starved moments only now and then
     explains=("database_slow", "waiting_for_database", "pool_saturated"),
 )
