@@ -148,10 +148,13 @@ def _list(title: str, items: Sequence[Mapping[str, Any]], key: str, paint: _Pain
     if not items:
         return
     yield paint("bold", title)
+    alike: dict[tuple[str, str], list[str]] = {}
     for item in items:
-        text = f"{item[key]}: {item['because']}"
-        if item.get("remedy"):
-            text += f" (to see it: {item['remedy']})"
+        alike.setdefault((item["because"], item.get("remedy") or ""), []).append(item[key])
+    for (because, remedy), names in alike.items():
+        text = f"{', '.join(names)}: {because}"
+        if remedy:
+            text += f" (to see it: {remedy})"
         lines = wrap(text, WIDTH - 4)
         yield f"  · {lines[0]}"
         for line in lines[1:]:

@@ -123,3 +123,15 @@ def test_a_changed_verdict_is_one_line(now: str, severity: str | None, evidence:
     event = {"rule": "cpu_stolen", "now": now, "severity": severity, "evidence": evidence}
     assert console.change_line(event) == line
     assert ESCAPE.sub("", console.change_line(event, colour=True)) == line
+
+
+def test_rules_that_lack_the_same_thing_share_a_line() -> None:
+    report = to_json(fixed.report("fail", "x", fixed.finding()))
+    report["unknown"] = [
+        {"rule": "log_queue_in_memory", "because": "no hook is heard", "remedy": "load it"},
+        {"rule": "cpu_stolen", "because": "no steal clock", "remedy": ""},
+        {"rule": "logs_lost_at_exit", "because": "no hook is heard", "remedy": "load it"},
+    ]
+    text = console.render(report)
+    assert "  · log_queue_in_memory, logs_lost_at_exit: no hook is heard (to see it: load it)\n" in text
+    assert text.count("no hook is heard") == 1
