@@ -82,7 +82,9 @@ def connections(history: History, seconds: float) -> dict[str, Connections]:
             busiest_per_second=_mean([_of(r.busiest_round_trips_per_second, remote) for r in seen]),
             request_bytes=_mean([_of(r.request_bytes, remote) for r in seen]),
             opened_per_second=max(
-                _mean([_of(r.new_connections_per_second, remote) for r in seen]), _of(seen[-1].closed_per_second, remote)
+                _mean([_of(r.new_connections_per_second, remote) for r in seen]),
+                _of(seen[-1].closed_per_second, remote),
+                _mean([_of(r.fleeting_per_second, remote) for r in readings]),
             ),
             count=_mean(weights),
             readings=len(seen),

@@ -24,6 +24,7 @@ APART, ENOUGH, SMALL, FADING = 0.5, 3, 3, 0.8
 _FIRST = "this is the first reading: nothing to compare with yet"
 _STILL = "no time has passed since the previous reading"
 _UNTOLD = "the kernel does not tell it of any of these connections"
+_TOO_FEW = "it takes three looks in one slot"
 _NOTHING_SENT = "no segment with data is known to have been sent since the previous reading"
 _RATES = ("round_trips_per_second", "busiest_round_trips_per_second", "new_connections_per_second")
 
@@ -137,6 +138,18 @@ class Look(NamedTuple):
         return True, _minus(counts, (0, 1 if counts[1] else 0, 0))  # the handshake counts as one byte
 
 
+def fleeting(looks: Sequence[tuple[float, Mapping[Key, Socket]]]) -> tuple[list[Socket], float]:
+    """The sockets of single looks, (seconds, sockets) each, that neither neighbour had, and the time between those.
+
+    The first and the last look have but one neighbour: what they alone saw may have lived for long.
+    """
+    found, span = [], 0.0
+    for (start, before), (_, now), (end, after) in zip(looks, looks[1:], looks[2:], strict=False):
+        found += [now[key] for key in now.keys() - before.keys() - after.keys()]
+        span += end - start
+    return found, span
+
+
 class Sums:
     """One reading in the making: the fields and the reasons of the missing ones.
 
@@ -176,6 +189,13 @@ class Sums:
             return
         known = {end: closed.get(end, 0) / TIME_WAIT_SECONDS for end in {*self._endpoints, *closed}}
         self._put("closed_per_second", known)
+
+    def fill_fleeting(self, fleeting: Mapping[str, int], seconds: float) -> None:
+        """Those that came and went within ``seconds``; 0 when there were not three looks."""
+        if seconds <= 0:
+            self._absent(("fleeting_per_second",), _TOO_FEW)
+            return
+        self._put("fleeting_per_second", {end: fleeting.get(end, 0) / seconds for end in {*self._seen, *fleeting}})
 
     def fill_growth(self, before: Look | None, look: Look) -> None:
         """What changed since the look before."""

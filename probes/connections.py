@@ -20,7 +20,9 @@ of the waits, the long ones counting more.
 
 A connection that came and went between two reads leaves a socket in TIME_WAIT for a minute on the side
 that closed first, which is the client's with every common driver; ``closed_per_second`` counts these.  The
-agent's own are among them, about one a minute for each database that it watches.
+agent's own are among them, about one a minute for each database that it watches.  Where the server closed first (asyncpg
+lets it) nothing is left: a connection that stood at one look and at neither the one before nor the one after it lived
+for less than the time between those, so there are at least ``fleeting_per_second`` of them.
 
 What cannot be seen: what a connection did after the last read before its end, TLS or text of any kind, and
 connections over Unix sockets.
@@ -49,7 +51,7 @@ from typing import ClassVar, TypeVar
 
 from probes import sock_diag, sock_table
 from probes.cgroup_files import why
-from probes.connection_sums import Key, Look, Seen, Sums, key_of, settle
+from probes.connection_sums import Key, Look, Seen, Sums, fleeting, key_of, settle
 from probes.reading import NoData, Reading, gauge, increment
 from probes.sockets import Dump, Remote, Socket, format_address, pack_address
 
@@ -116,6 +118,9 @@ class ConnectionsReading(Reading):
     closed_per_second: Mapping[str, float] | None = gauge(
         "Connections that the client closed in the last minute, per second (sockets in TIME_WAIT)", by="remote"
     )
+    fleeting_per_second: Mapping[str, float] | None = gauge(
+        "Connections that came and went between three looks, per second: a lower bound", by="remote"
+    )
     retransmits: Mapping[str, float] | None = increment("Segments that the client sent again", by="remote")
 
 
@@ -181,6 +186,7 @@ class ConnectionsProbe:
         if self._gvisor():
             raise NoData(_GVISOR, _GVISOR_REMEDY)
         seen: list[Seen] = []
+        looks: list[tuple[float, dict[Key, Socket]]] = []
         for turn in range(self._looks):
             if turn:
                 await self._sleep(random.uniform(*BETWEEN_SECONDS))  # noqa: S311 - no secret
@@ -189,6 +195,7 @@ class ConnectionsProbe:
             sockets = [s for s in dump.sockets if s.inode not in own]
             self._seen = {key: settle(s, self._seen.get(key)) for s in sockets if (key := key_of(s))}
             seen += self._seen.values()
+            looks.append((self._clock(), {key_of(s): s for s in sockets}))
         before, look = self._last, Look(self._clock(), dump.missing, {key_of(s): s for s in sockets})
         self._last = look
         sums = Sums(self._by_endpoint(sockets, _itself), refused, self._by_endpoint(seen, lambda each: each.socket))
@@ -197,6 +204,8 @@ class ConnectionsProbe:
         if look.missing:
             sums.unseen["connections"] = look.missing
         sums.fill_growth(before, look)
+        came_and_went, span = fleeting(looks)
+        sums.fill_fleeting({end: len(found) for end, found in self._by_endpoint(came_and_went, _itself).items()}, span)
         seconds = max(0.0, look.taken - before.taken) if before else 0.0
         return ConnectionsReading(taken=look.taken, seconds=seconds, unseen=sums.unseen, **sums.fields)
 

@@ -2,7 +2,8 @@
 
 Opening costs four round trips, seven with TLS, and milliseconds of CPU on both sides for the password (FIELD-NOTES
 3: 363 times fewer transactions on loopback, 27 times at a round trip of 2 ms).  Most drivers close their side first and
-leave a trace here; asyncpg lets the server do so, and then only the server's own count of sessions tells.
+leave a trace here; asyncpg lets the server do so, and then the server's own count of sessions tells, or the connections
+that are met at one look and never again: of short ones a lower bound.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -47,6 +47,10 @@ def sock(number: int = 1, *, host: str = "10.0.0.9", port: int = 5432, **known: 
 
 def blank(number: int = 1, rqueue: int = 0) -> Socket:
     return sock(number, rqueue=rqueue)._replace(info=TcpInfo())
+
+
+#: What it takes several looks to tell.
+ONE_LOOK = {"fleeting_per_second"}
 
 
 class Source:
@@ -136,7 +140,7 @@ def test_one_look_gives_shares_queues_and_the_shortest_round_trip_per_endpoint()
     assert reading.unread_bytes == {DB: 150, other: 0}
     assert reading.min_rtt_seconds == {DB: 0.001}
     assert reading.waiting_seconds == {DB: 1.0}
-    assert set(reading.unseen) == set(GROWTH)
+    assert set(reading.unseen) == {*GROWTH, *ONE_LOOK}
 
 
 def test_several_looks_make_one_share_and_the_last_one_counts_the_connections() -> None:
@@ -153,6 +157,33 @@ def test_several_looks_make_one_share_and_the_last_one_counts_the_connections() 
     assert (reading.unread_ratio, reading.waiting_ratio, reading.idle_ratio) == ({DB: 0.2}, {DB: 0.4}, {DB: 0.4})
     assert len(slept) == 2
     assert all(BETWEEN_SECONDS[0] <= seconds <= BETWEEN_SECONDS[1] for seconds in slept)
+
+
+@pytest.mark.parametrize(
+    ("looks", "fleeting"),
+    [
+        ((), {}),
+        (((1, 2), (1, 2), (1, 2)), {DB: 0.0}),
+        (((1,), (1, 2, 3), (1,)), {DB: 10.0}),
+        (((1, 2), (1,), (1,)), {DB: 0.0}),  # it may have stood for long
+        (((1,), (1,), (1, 2)), {DB: 0.0}),  # it may stay
+        (((), (1, 2), (2,)), {DB: 5.0}),
+        (((1, 2), (3,), (2,)), {DB: 5.0}),  # an idle pool hides behind no other
+    ],
+    ids=str,
+)  # fmt: skip
+def test_who_stood_at_one_look_and_at_neither_of_its_neighbours_came_and_went(
+    looks: Sequence[Sequence[int]], fleeting: dict[str, float]
+) -> None:
+    seen = [tuple(sock(number) for number in look) for look in looks] or [()] * 3
+    scene = Scene(looks=3, sleep=lambda _: next_look())
+    turn = iter(seen[1:])
+
+    async def next_look() -> None:
+        scene.clock.advance(0.1)
+        scene.netlink.now = Dump(next(turn))
+
+    assert scene.read(*seen[0]).fleeting_per_second == pytest.approx(fleeting)
 
 
 def test_a_connection_that_is_being_made_has_sent_nothing_and_its_wait_is_not_known() -> None:
@@ -224,9 +255,10 @@ def test_without_connections_everything_is_known_and_empty() -> None:
     scene = Scene(targets={"main": [("10.0.0.9", 5432)]})
     scene.read()
     reading = scene.read()
-    assert reading.unseen == {}
+    assert set(reading.unseen) == ONE_LOOK
     assert reading.connections == {"main": 0}
-    assert all(getattr(reading, spec.name) == {} for spec in specs(ConnectionsReading) if spec.name != "connections")
+    others = {spec.name for spec in specs(ConnectionsReading)} - {"connections", *ONE_LOOK}
+    assert all(getattr(reading, name) == {} for name in others)
 
 
 def test_what_the_kernel_tells_of_no_connection_is_none_with_a_reason() -> None:
@@ -326,7 +358,7 @@ def test_growth_is_told_per_second_and_per_round_trip() -> None:
     assert reading.request_bytes == {DB: 40}
     assert reading.new_connections_per_second == {DB: 0.25}
     assert reading.retransmits == {DB: 3}
-    assert reading.unseen == {}
+    assert set(reading.unseen) == ONE_LOOK
 
 
 @pytest.mark.parametrize(
