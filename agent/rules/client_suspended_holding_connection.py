@@ -18,6 +18,8 @@ SPAN = 60.0
 SHARE = Threshold("suspended share of the round trips", 0.25, "ratio", "a healthy client loses below 2 %")
 LEAST = Threshold("suspended in one, on average", 0.003, "seconds", "a scheduler's slice: less is a neighbour's turn")
 TRIPS = Threshold("slots that were answered", 2, "", "one may be chance")
+#: Judged are so many slots: they come twice as often while there is a finding, so it goes within half a minute.
+LATEST = 6
 BLIND = Threshold("share that cannot be told apart, at most", 0.5, "ratio", "above it nothing is known")
 
 
@@ -26,7 +28,7 @@ def _judge(history: History) -> Judgement:
 
 
 def _target(history: History, target: str) -> Judgement:
-    trips = breakdown.round_trips(history, SPAN, target)
+    trips = breakdown.round_trips(history, SPAN, target, LATEST)
     if not trips or min(t.count for t in trips.values()) < TRIPS.value:
         return Unknown(f"{targets.name(target)} has not answered twice in the last minute", "wait, or see why")
     wall = sum(t.wall for t in trips.values())
