@@ -82,7 +82,7 @@ def connections(history: History, seconds: float) -> dict[str, Connections]:
             busiest_per_second=_mean([_of(r.busiest_round_trips_per_second, remote) for r in seen]),
             request_bytes=_mean([_of(r.request_bytes, remote) for r in seen]),
             opened_per_second=max(
-                _mean([_of(r.new_connections_per_second, remote) for r in seen]),
+                _churn(seen, remote),
                 _of(seen[-1].closed_per_second, remote),
                 _mean([_of(r.fleeting_per_second, remote) for r in readings]),
             ),
@@ -90,6 +90,15 @@ def connections(history: History, seconds: float) -> dict[str, Connections]:
             readings=len(seen),
         )  # fmt: skip
     return found
+
+
+def _churn(readings: Sequence[ConnectionsReading], remote: str) -> float:
+    """Connections per second that were opened and did not stay: a pool that is filled has opened many, too."""
+    later = readings[1:]
+    opened = sum(_of(r.new_connections_per_second, remote) * r.seconds for r in later)
+    stayed = max(0.0, _of(readings[-1].connections, remote) - _of(readings[0].connections, remote))
+    seconds = sum(r.seconds for r in later)
+    return max(0.0, opened - stayed) / seconds if seconds else 0.0
 
 
 def sessions(history: History, seconds: float, target: str) -> Sessions | None:

@@ -8,6 +8,8 @@ that are met at one look and never again: of short ones a lower bound.
 
 from __future__ import annotations
 
+from statistics import median
+
 from agent import waits
 from agent.history import History
 from agent.report import Advice, Evidence
@@ -28,8 +30,8 @@ def _judge(history: History) -> Judgement:
 def _endpoint(history: History, remote: str, seen: waits.Connections) -> Judgement:
     counted = [r.new_sessions_per_second for r in history.window(PostgresServerReading, SPAN, remote)]
     known = [rate for rate in counted if rate is not None]
-    # A deployment opens all its connections in one slot.
-    opened = max(seen.opened_per_second, sum(known) / len(known) if len(known) >= LEAST_READINGS else 0.0)
+    # A deployment opens all its connections in a slot or two.
+    opened = max(seen.opened_per_second, median(known) if len(known) >= LEAST_READINGS else 0.0)
     text = f"{opened:.1f} connections to {remote} are opened and closed per second, {seen.count:.0f} stand"
     evidence = [Evidence(text, opened)]
     if opened < RATE.value:
