@@ -216,7 +216,8 @@ class Engine:
 
     def _finding(self, rule: Rule, present: Mapping[str, Present]) -> Finding:
         judgement = present[rule.id]
-        above = next((r.id for r in self.rules if rule.id in r.explains and r.id in present), None)
+        always = (r.id for r in self.rules if rule.id in r.explains)
+        above = next((each for each in (*always, *judgement.because_of) if each in present), None)
         return Finding(
             rule=rule.id,
             title=rule.title,

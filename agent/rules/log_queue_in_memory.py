@@ -25,6 +25,12 @@ ANCIENT = Threshold("age whether it grows or not", 60.0, "seconds", "who looks f
 SOON = Threshold("critical below this time until the memory limit", 600.0, "seconds", "ten minutes to act")
 
 
+#: The memory's growth over less than the span: it began with the queue's, and the calm before would flatter.
+GROWTH_SPAN = 30.0
+#: Kinds whose way out is standard output: a reader that stands is why they are full.
+TO_STDOUT = frozenset({"stdout", "pino", "winston", "queue-handler"})
+
+
 def _judge(history: History) -> Judgement:
     return log_view.of_queues(history, SPAN, lambda queue: _queue(history, queue))
 
@@ -42,13 +48,14 @@ def _queue(history: History, queue: backlog.Backlog) -> Judgement:
         return Absent(f"{text}; {queue.backing.because}", (first, where))
     if queue.backing.medium == "unknown":
         return Unknown(f"{text}; whether in memory is not known: {queue.backing.because}", "set logs.medium")
-    memory = backlog.memory(history, SPAN, backlog.app_group(history))
+    memory = backlog.memory(history, GROWTH_SPAN, backlog.app_group(history))
     left = memory.seconds_to_limit if memory else None
     bad = (queue.oldest_seconds or 0.0) >= ANCIENT.value or (left is not None and left <= SOON.value)
     return Present(
         "critical" if bad else "warning", 0.95 if queue.oldest_seconds is not None else 0.85, "the app",
         (first, where, *log_view.until_limit(memory, "the app's group")),
         Advice(ADVICE, log_settings.changes(queue.kind), COST, WILL_NOT_HELP),
+        because_of=("log_pipe_blocked",) if queue.kind in TO_STDOUT else (),
     )  # fmt: skip
 
 

@@ -20,7 +20,10 @@ IDLE_CLIENT = ("client_suspended_holding_connection", "client_not_reading", "poo
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The condition holds now.  ``started`` is monotonic seconds when it is known more exactly."""
+    """The condition holds now.  ``started`` is monotonic seconds when it is known more exactly.
+
+    ``because_of`` names findings of which it is only the mechanism in this case, as ``Rule.explains`` does for every case.
+    """
 
     severity: Severity
     confidence: float
@@ -28,6 +31,7 @@ class Present:
     evidence: tuple[Evidence, ...]
     advice: Advice
     started: float | None = None
+    because_of: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

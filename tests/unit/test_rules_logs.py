@@ -254,6 +254,17 @@ def test_what_fills_the_memory_explains_that_it_is_near_its_end() -> None:
     assert report.verdict.startswith("Log entries pile up in memory")
 
 
+@pytest.mark.parametrize(
+    ("kind", "first"), [("pino", "log_pipe_blocked"), ("stdout", "log_pipe_blocked"), ("logging-winston", None)]
+)
+def test_a_reader_that_stands_explains_the_queue_that_writes_to_it_and_no_other(kind: str, first: str | None) -> None:
+    logs = growing(kind=kind).at_once().run(kind="pipe", source="stdout", queue="stdout", full=1.0, blocked=0.0)
+    report, _ = Engine(logs.history, rules=LOG_RULES, clock=logs.clock).evaluate(AgentSelf("", 0.0, 0.0, 0))
+    found = {finding.rule: finding for finding in report.findings}
+    assert found["log_queue_in_memory"].explained_by == first
+    assert "log_pipe_blocked" in found
+
+
 def test_a_source_that_is_silent_is_named_with_its_remedy() -> None:
     judgement = Logs().silent("vector", "logs.metrics_urls.vector: connection refused").judge("log_queue_in_memory")
     assert judgement == Unknown("logs.metrics_urls.vector: connection refused", "load it")
