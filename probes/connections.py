@@ -196,7 +196,7 @@ class ConnectionsProbe:
             self._seen = {key: settle(s, self._seen.get(key)) for s in sockets if (key := key_of(s))}
             seen += self._seen.values()
             looks.append((self._clock(), {key_of(s): s for s in sockets}))
-        before, look = self._last, Look(self._clock(), dump.missing, {key_of(s): s for s in sockets})
+        before, look = self._last, Look(looks[-1][0], dump.missing, looks[-1][1])
         self._last = look
         sums = Sums(self._by_endpoint(sockets, _itself), refused, self._by_endpoint(seen, lambda each: each.socket))
         sums.fill_states(self._targets)
