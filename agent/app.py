@@ -19,7 +19,7 @@ from agent.config import Config
 from agent.cost import Cost
 from agent.diagnosis import Change, Engine
 from agent.history import History
-from agent.log_sources import log_probes
+from agent.log_sources import delivery_probe, log_probes
 from agent.report import AgentSelf, Report
 from agent.rules import RULES
 from agent.schedule import Pulse, Schedule
@@ -94,6 +94,7 @@ class Agent:
         self.engine = Engine(self.history, rules=rules)
         self._version = 0
         self.lines_dropped: Callable[[], int] = lambda: 0
+        self.cloud_entries: Callable[[], Mapping[str, int]] = dict
 
     def _add_probes(self) -> None:
         config = self.config
@@ -130,6 +131,8 @@ class Agent:
         ):
             self.schedule.add(source, config.logs.every_seconds, timeout)
             self.hooks = source if isinstance(source, HooksProbe) else self.hooks
+        if (delivery := delivery_probe(config, self._environ)) is not None:
+            self.schedule.add(delivery[0], delivery[0].every, delivery[1])
         if pool.metrics_url:
             vocabulary = Vocabulary(pool_names.chosen(pool.preset, pool.names), label=pool.label, size=pool.size)
             pools = PoolProbe(pool.metrics_url, vocabulary, timeout=pool.timeout_seconds, get=get)
@@ -263,6 +266,7 @@ class Agent:
             loop_lateness_seconds=self.pulse.lateness_seconds,
             platform_labels=platform.labels if platform is not None else {},
             lines_dropped=self.lines_dropped(),
+            cloud_entries=self.cloud_entries(),
         )
         self._on_report(report, changes)
         return report

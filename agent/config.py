@@ -43,6 +43,11 @@ POOL_BYTES = 9_000
 PIPE_COST_SECONDS = 0.2e-3
 FILES_COST_SECONDS = 3e-3
 HOOK_RATIO = 0.1e-3
+#: One call of google-cloud-logging with its connection, and what the library takes once it is loaded (measured: docs/log-delivery.md).
+CLOUD_CALL_COST_SECONDS = 15e-3
+LIBRARY_BYTES = 44 * 2**20
+#: Agent and child without any history.
+BARE_BYTES = 62 * 2**20
 #: Upper bounds of one reading with 32 queues, and with two (measured: 23500 and 3000).
 QUEUES_BYTES = 28_000
 STREAMS_BYTES = 4_000
@@ -83,7 +88,10 @@ def _logs_cpu_ratio(config: Config) -> float:
         + FILES_COST_SECONDS * len(logs.files)
         + SLOT_COST_SECONDS * len(logs.metrics_urls)
     )
-    return look / logs.every_seconds + HOOK_RATIO * bool(logs.hook_listen)
+    delivery = config.log_delivery
+    calls = bool(delivery.log_names) / delivery.every_seconds
+    calls += bool(delivery.canary_log) / delivery.canary_every_seconds
+    return look / logs.every_seconds + HOOK_RATIO * bool(logs.hook_listen) + CLOUD_CALL_COST_SECONDS * calls
 
 
 def history_bytes(config: Config) -> int:
@@ -175,7 +183,7 @@ def _sentence(fault: Any, source: Mapping[str, str]) -> str:
     message = fault["msg"].removeprefix("Value error, ")
     # Never a password: of addresses what stands before the @, of DSN places nothing, because a DSN may stand there.
     given = (
-        "(not shown)" if path.startswith("postgres.targets") else re.sub(r"//[^/]*@", "//...@", repr(fault["input"]))
+        "(not shown)" if path.startswith("postgres.targets") else re.sub(r"[^/\s'\"]*@", "...@", repr(fault["input"]))
     )
     return f"{path} = {given}{suffix}: {message[0].lower()}{message[1:]}"
 
@@ -204,7 +212,14 @@ def _impossible(config: Config, known_rules: Sequence[str]) -> list[str]:
             f"budget.cpu_ratio = {config.budget.cpu_ratio}: these settings need about {cost:.4f} of a core; "
             "raise it, or lengthen heartbeat_seconds and every_seconds"
         )
-    if (size := history_bytes(config)) > (room := config.budget.memory_bytes - 62 * 2**20):
+    library = LIBRARY_BYTES * (config.log_delivery.wanted or bool(config.cloud_logging.findings_log))
+    size, room = history_bytes(config), config.budget.memory_bytes - BARE_BYTES - library
+    if library and size > room:
+        faults.append(
+            f"budget.memory_bytes = {config.budget.memory_bytes}: log_delivery and cloud_logging.findings_log load "
+            f"google-cloud-logging, about {library >> 20} MiB; set at least {BARE_BYTES + library + size}"
+        )
+    elif size > room:
         faults.append(
             f"history.seconds = {config.history.seconds:g}: the history could take {size >> 20} MiB, "
             f"budget.memory_bytes leaves {room >> 20} MiB for it"
@@ -218,6 +233,14 @@ def _impossible(config: Config, known_rules: Sequence[str]) -> list[str]:
         f"logs.metrics_urls: the name {name!r} stands in logs.files too"
         for name in sorted(config.logs.files.keys() & config.logs.metrics_urls.keys())
     )
+    delivery = config.log_delivery
+    if delivery.wanted and not delivery.leader:
+        faults.append(
+            "log_delivery.leader: must say which instance asks, since the quota is the project's: always where there is only "
+            "one, else host:-0, env:VARIABLE or file:/PATH; never on the others"
+        )
+    if delivery.filter and not delivery.log_names:
+        faults.append("log_delivery.filter: is of no use without log_delivery.log_names")
     faults.extend(
         f"rules.disabled: no such rule {rule!r}; known: {', '.join(known_rules)}"
         for rule in config.rules.disabled

@@ -168,7 +168,8 @@ class Demo:
             self._appeared.add(event["rule"])
         else:
             self._present.discard(event["rule"])
-        self._tell(console.change_line(event, colour=self._colour).rstrip("\n"))
+        told = {**event, "severity": event["finding_severity"]}  # the line's own is Cloud Logging's word
+        self._tell(console.change_line(told, colour=self._colour).rstrip("\n"))
 
     def _watch(self, until: Callable[[], bool], seconds: float) -> None:
         """Take what app and agent say, until this holds or the time is over."""

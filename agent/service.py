@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import signal
+import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from agent import __version__
 from agent.app import Agent
 from agent.config import Config, parse_address
 from agent.diagnosis import Change, as_event
 from agent.exits import UNAVAILABLE
+from agent.log_sources import cloud_api
 from agent.report import Report, to_json
 from exporters import console, server
-from exporters.json_log import LineWriter, line, severity_of
+from exporters.cloud_logging import CloudLog
+from exporters.failures import Failures
+from exporters.json_log import LineHandler, LineWriter, line, severity_of, strings
 from exporters.pages import Front, Pages
 from exporters.prometheus import MetricsPage
 from probes import READINGS
@@ -27,15 +32,40 @@ from probes import READINGS
 #: By now the two spins of the first seconds have been told: a slot out of turn makes the first report that
 #: can conclude anything, and a person at a terminal gets it a moment later.
 FIRST_SLOT_SECONDS, FIRST_REPORT_SECONDS = 8.5, 9.5
+#: For the findings that still wait for Cloud Logging at the end; Cloud Run gives ten seconds for all of it.
+FLUSH_SECONDS = 3.0
+
+Form = Literal["json", "text", "none"]
 
 
 class Teller:
-    """Says on standard output what changes: JSON lines, or text for a terminal."""
+    """Says what changes: on standard output as JSON lines or as text for a terminal, and in Cloud Logging when asked."""
 
-    def __init__(self, as_json: bool) -> None:
-        self._json = as_json
-        self.writer = LineWriter()
-        self._colour = not as_json and "NO_COLOR" not in os.environ
+    def __init__(self, form: Form, cloud: CloudLog | None = None, errors: LineWriter | None = None) -> None:
+        """``errors`` is where Python's own records go as lines, when they do."""
+        self.form, self._cloud, self._errors = form, cloud, errors
+        self._writer = LineWriter()
+        self._colour = form == "text" and "NO_COLOR" not in os.environ
+
+    def dropped(self) -> int:
+        """Lines that standard output or error could not take."""
+        return self._writer.dropped + (self._errors.dropped if self._errors else 0)
+
+    def cloud_entries(self) -> dict[str, int]:
+        """What became of the findings for Cloud Logging; empty when that is off."""
+        cloud = self._cloud
+        return {"written": cloud.written, "dropped": cloud.dropped} if cloud is not None else {}
+
+    def greet(self, address: Sequence[Any]) -> None:
+        """Say on standard error where the pages are."""
+        host, port = address[0], address[1]
+        base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        text = f"stallscope {__version__}: report {base}/report.txt  JSON {base}/health  metrics {base}/metrics"
+        if self._errors is not None:
+            self._errors.write(line("started", "INFO", text, {}))
+            return
+        with contextlib.suppress(OSError):  # nobody may be reading it
+            print(text, file=sys.stderr, flush=True)
 
     def changes(self, report: Report, changes: Sequence[Change]) -> None:
         """Tell every verdict that changed to or from present; unknown to absent is only the warm-up."""
@@ -43,18 +73,56 @@ class Teller:
             if "present" not in (change.before, change.now):
                 continue
             event = as_event(change)
-            if self._json:
-                body = {**event, "verdict": report.verdict}
-                self.writer.write(line("verdict_changed", severity_of(event["severity"]), body))
-            else:
-                self.writer.write(console.change_line(event, colour=self._colour))
+            severity = event.pop("severity")
+            body = {**event, "finding_severity": severity, "verdict": report.verdict}
+            text = f"{change.rule} is {change.now}" + "".join(f": {each}" for each in event["evidence"][:1])
+            labels = {"stallscope_rule": change.rule}
+            if self.form == "json":
+                self._writer.write(line("verdict_changed", severity_of(severity), text, body, labels))
+            elif self.form == "text":
+                self._writer.write(console.change_line({**event, "severity": severity}, colour=self._colour))
+            if self._cloud is not None:
+                self._cloud.write(severity_of(severity), {"message": text, "event": "verdict_changed", **body}, labels)
 
     def whole(self, event: str, report: Report) -> None:
         """Tell the whole report."""
-        if self._json:
-            self.writer.write(line(event, "INFO", {"report": to_json(report)}))
-        else:
-            self.writer.write(console.render(to_json(report), colour=self._colour))
+        if self.form == "json":
+            self._writer.write(line(event, "INFO", report.verdict, {"report": to_json(report)}))
+        elif self.form == "text":
+            self._writer.write(console.render(to_json(report), colour=self._colour))
+
+    def failure(self, message: str, body: Mapping[str, Any]) -> None:
+        """Tell that a request failed by a fault of ours."""
+        if self.form == "json":
+            self._writer.write(line("request_failed", "ERROR", message, body))
+
+    async def aclose(self) -> None:
+        """Send what waits for Cloud Logging, for a few seconds at most."""
+        if self._cloud is not None:
+            await asyncio.to_thread(self._cloud.close, FLUSH_SECONDS)
+
+
+def _teller(config: Config, as_json: bool) -> Teller:
+    form: Form = "none" if config.log.format == "none" else "json" if as_json else "text"
+    errors = _structure_records() if as_json and not sys.stderr.isatty() else None
+    return Teller(form, _cloud_log(config), errors)
+
+
+def _structure_records() -> LineWriter:
+    """From now on Python's own records and warnings are lines on standard error."""
+    writer = LineWriter(2)
+    logging.getLogger().addHandler(LineHandler(writer))
+    logging.captureWarnings(True)
+    return writer
+
+
+def _cloud_log(config: Config) -> CloudLog | None:
+    log = config.cloud_logging.findings_log
+    if not log:
+        return None
+    environ = os.environ.get
+    labels = {"service": environ("K_SERVICE"), "revision": environ("K_REVISION"), "host": socket.gethostname()}
+    return CloudLog(cloud_api(config), log, strings(labels))
 
 
 async def serve_until_stopped(config: Config, *, as_json: bool) -> int:
@@ -71,15 +139,14 @@ async def serve_until_stopped(config: Config, *, as_json: bool) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    teller = Teller(as_json) if config.log.format != "none" else None
-    tell = teller.changes if teller else lambda _report, _changes: None
-    agent = Agent(config, on_report=tell)
+    teller = _teller(config, as_json)
+    agent = Agent(config, on_report=teller.changes)
     page = MetricsPage(agent.state, READINGS)
     agent.on_reading = page.readings.observe
-    if teller:
-        agent.lines_dropped = lambda: teller.writer.dropped
+    agent.lines_dropped, agent.cloud_entries = teller.dropped, teller.cloud_entries
     pages = Pages(agent.state, page, config.http.fail_status)
-    app: Any = Front(pages, _api(pages, agent))
+    project = config.cloud_logging.project or os.environ.get("GOOGLE_CLOUD_PROJECT", "")
+    app: Any = Failures(Front(pages, _api(pages, agent)), teller.failure, project)
     if config.requests.own:
         app = _counting(app, agent)
     serving_ready = server.prepare(app, config.http.most_connections)
@@ -92,9 +159,9 @@ async def serve_until_stopped(config: Config, *, as_json: bool) -> int:
     gc.enable()
     measuring = asyncio.create_task(agent.run())
     serving = asyncio.create_task(serving_ready.serve(sock, stop))
-    _greet(sock.getsockname()[:2])
+    teller.greet(sock.getsockname()[:2])
     asyncio.get_running_loop().call_later(FIRST_SLOT_SECONDS, agent.schedule.nudge)
-    if teller and not as_json:
+    if teller.form == "text":
         asyncio.get_running_loop().call_later(FIRST_REPORT_SECONDS, _first_report, teller, agent)
     try:
         done, _ = await asyncio.wait({measuring, serving}, return_when=asyncio.FIRST_COMPLETED)
@@ -106,18 +173,11 @@ async def serve_until_stopped(config: Config, *, as_json: bool) -> int:
         with contextlib.suppress(asyncio.CancelledError):
             await measuring
         await serving
-        if teller and agent.state.snapshot is not None:
+        if agent.state.snapshot is not None:
             teller.whole("final_report", agent.publish())
         await agent.aclose()
+        await teller.aclose()
     return 0
-
-
-def _greet(address: Sequence[Any]) -> None:
-    host, port = address[0], address[1]
-    base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    text = f"stallscope {__version__}: report {base}/report.txt  JSON {base}/health  metrics {base}/metrics"
-    with contextlib.suppress(OSError):  # nobody may be reading it
-        print(text, file=sys.stderr, flush=True)
 
 
 def _first_report(teller: Teller, agent: Agent) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, Field
 
 from agent.settings_base import NAME, NO_NAME, Section, http_url
-from agent.settings_logs import Logs
+from agent.settings_logs import CloudLogging, LogDelivery, Logs
 from probes import pool_names
 
 
@@ -229,6 +229,8 @@ class Config(Section):
     pool: Pool = Pool()
     processes: Processes = Processes()
     logs: Logs = Logs()
+    log_delivery: LogDelivery = LogDelivery()
+    cloud_logging: CloudLogging = CloudLogging()
     budget: Budget = Budget()
     history: History = History()
     rules: Rules = Rules()

@@ -1,11 +1,15 @@
-"""The settings of the sources of logs."""
+"""The settings of the sources of logs, and of the way to Cloud Logging."""
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
+from agent.leader import parse_leader
 from agent.settings_base import NAME, NO_NAME, Section, http_url
 from probes.backlog import NUMBERS
 from probes.hook_socket import parse_place
@@ -46,6 +50,91 @@ def _series(names: dict[str, str]) -> dict[str, str]:
 def _place(text: str) -> str:
     parse_place(text)
     return text
+
+
+#: What an id of a log may hold, as the LogEntry message has it.
+_LOG_ID = re.compile(r"[A-Za-z0-9/_.-]{1,511}")
+_PROJECT = re.compile(r"[a-z0-9.:-]{1,100}")
+_HOST = re.compile(r"[A-Za-z0-9.-]+(:\d{1,5})?")
+
+
+def _log(text: str) -> str:
+    if text and not _LOG_ID.fullmatch(text):
+        raise ValueError("must be the id of a log: letters, digits, / _ - and ., like winston_log")
+    return text
+
+
+def _project(text: str) -> str:
+    if text and not _PROJECT.fullmatch(text):
+        raise ValueError("must be the id of a project: small letters, digits, -, . and :")
+    return text
+
+
+def _leader(text: str) -> str:
+    if text:
+        parse_leader(text)
+    return text
+
+
+def _endpoint(text: str) -> str:
+    """Credentials go over TLS alone, so without TLS there are none, and it is for a test server on this machine."""
+    if text.startswith("http://"):
+        parts = urlsplit(http_url(text))
+        host = parts.hostname or ""
+        if (host != "localhost" and not _is_loopback(host)) or parts.port is None or parts.path not in ("", "/"):
+            raise ValueError("without TLS it must be http://HOST:PORT on loopback: a server for tests")
+    elif text and not _HOST.fullmatch(text):
+        raise ValueError("must be HOST or HOST:PORT, like restricted.googleapis.com")
+    return text
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class CloudLogging(Section):
+    """How the Cloud Logging API is reached, and what the agent itself writes to it."""
+
+    project: Annotated[str, AfterValidator(_project)] = Field(
+        "", description="Google Cloud project; empty: GOOGLE_CLOUD_PROJECT, else that of the credentials."
+    )
+    endpoint: Annotated[str, AfterValidator(_endpoint)] = Field(
+        "",
+        description="HOST[:PORT] of the API; empty: the usual one; http://HOST:PORT on loopback: a server for tests.",
+    )
+    timeout_seconds: float = Field(10.0, ge=0.1, le=30, description="Deadline of one call.")
+    findings_log: Annotated[str, AfterValidator(_log)] = Field(
+        "", description="Id of the log that changed findings are written to through the API; empty: off."
+    )
+
+
+class LogDelivery(Section):
+    """How long the app's entries take to Cloud Logging, and whether it takes one; one instance asks for a service."""
+
+    log_names: tuple[Annotated[str, AfterValidator(_log)], ...] = Field(
+        (),
+        max_length=8,
+        description="Ids of the app's logs whose newest entries are looked at, such as winston_log, python; none: off.",
+    )
+    filter: str = Field(
+        "", max_length=1000, description="Further condition on these entries, in Cloud Logging's query language."
+    )
+    every_seconds: float = Field(300.0, ge=60, le=900, description="Time between two looks.")
+    canary_log: Annotated[str, AfterValidator(_log)] = Field(
+        "", description="Id of the log that a canary entry is written to, such as stallscope-canary; empty: off."
+    )
+    canary_every_seconds: float = Field(60.0, ge=15, le=300, description="Time between two canaries.")
+    leader: Annotated[str, AfterValidator(_leader)] = Field(
+        "", description="Whether this instance asks: always, never, host:SUFFIX, env:VARIABLE, file:PATH."
+    )
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anything is to be asked, by whichever instance."""
+        return bool(self.log_names or self.canary_log)
 
 
 class Logs(Section):

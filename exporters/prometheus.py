@@ -159,9 +159,17 @@ class ReportCollector(Collector):
         )
         yield CounterMetricFamily(
             "stallscope_agent_log_lines_dropped",
-            "Lines not written because standard output could not take them.",
+            "Lines not written because standard output or error could not take them.",
             value=snapshot.lines_dropped,
         )
+        entries = CounterMetricFamily(
+            "stallscope_agent_cloud_logging_entries",
+            "Findings for Cloud Logging (cloud_logging.findings_log), by what became of them.",
+            labels=["outcome"],
+        )
+        for outcome, number in snapshot.cloud_entries.items():
+            entries.add_metric((outcome,), number)
+        yield entries
         yield GaugeMetricFamily(
             "stallscope_agent_resident_memory_bytes", "Memory of agent and child.", value=agent.memory_bytes
         )

@@ -29,6 +29,8 @@ class Snapshot:
     loop_lateness_seconds: float = 0.0
     platform_labels: Mapping[str, str] = field(default_factory=dict)
     lines_dropped: int = 0
+    cloud_entries: Mapping[str, int] = field(default_factory=dict)
+    """Findings written to Cloud Logging by what became of them; empty when that is off."""
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from probes.backlog import BacklogReading
 from probes.cgroup import CgroupReading
 from probes.connections import ConnectionsReading
+from probes.log_delivery import LogDeliveryReading
 from probes.platform import PlatformReading
 from probes.pool import PoolReading
 from probes.postgres import PostgresReading
@@ -29,4 +30,5 @@ READINGS: tuple[type[Reading], ...] = (
     PoolReading,
     ProcessesReading,
     BacklogReading,
+    LogDeliveryReading,
 )

@@ -17,10 +17,12 @@ from agent.rules import (
     database_slow,
     database_unreachable,
     instance_frozen,
+    log_delivery_late,
     log_entries_dropped,
     log_files_in_memory,
     log_pipe_blocked,
     log_queue_in_memory,
+    log_quota_exceeded,
     logs_lost_at_exit,
     memory_near_limit,
     network_slow,
@@ -62,6 +64,8 @@ LOG_RULES: tuple[Rule, ...] = (
     log_files_in_memory.RULE,
     log_entries_dropped.RULE,
     logs_lost_at_exit.RULE,
+    log_quota_exceeded.RULE,
+    log_delivery_late.RULE,
     memory_near_limit.RULE,
 )
 

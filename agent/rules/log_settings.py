@@ -56,6 +56,8 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
         "a deleted file is freed when the last process closes it: tell the writer to open its file anew",
     ),
 }  # fmt: skip
+#: The same for an app that writes to the log service itself, where its library is not known.
+TO_STDOUT = (f"Node: {CHANGES['logging-winston'][0]}", f"Python: {CHANGES['google-cloud-logging'][0]}")
 _ANY = ("write entries to stdout: the platform takes them from there", "bound the queue, and drop what does not fit")
 
 

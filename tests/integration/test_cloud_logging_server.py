@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from google.api_core.exceptions import ResourceExhausted
+from google.api_core.exceptions import InvalidArgument, PermissionDenied, ResourceExhausted
 
 from tests.integration.conftest import eventually
 from tests.lab.cloud_logging import CloudLoggingServer, client
+
+#: Without a time the client adds one of its own, in a form that the messages' own parser does not take.
+ANY_TIME = 'timestamp>="2000-01-01T00:00:00Z"'
 
 
 @pytest.fixture
@@ -90,3 +93,26 @@ def test_it_hangs_until_it_is_told_otherwise(server: CloudLoggingServer, write: 
     writer.join(10)
     assert not writer.is_alive()
     assert server.counts().items() >= {"open": 0, "accepted": 2}.items()
+
+
+def test_it_lists_what_it_took_newest_first_and_when_it_received_it(server: CloudLoggingServer, write: Any) -> None:
+    write(1, 2)
+    server.set(fail=True)
+    with pytest.raises(ResourceExhausted):
+        write(3)
+    server.set(fail=False)
+    log = client(server.address)
+    entries = list(log.list_entries(filter_=f'logName="projects/{log.project}/logs/lab" AND {ANY_TIME}'))
+    assert [entry.payload for entry in entries] == ["hello seq=1", "hello seq=2"]
+    assert server.lists() == 1
+    with pytest.raises(InvalidArgument, match="not understood"):
+        list(log.list_entries(filter_=f"severity>=ERROR AND {ANY_TIME}"))
+
+
+def test_it_refuses_with_the_status_that_it_is_told(server: CloudLoggingServer, write: Any) -> None:
+    server.set(status="PERMISSION_DENIED")
+    with pytest.raises(PermissionDenied):
+        write(1)
+    server.set(status="")
+    write(2)
+    assert server.counts().items() >= {"accepted": 1, "rejected": 1}.items()

@@ -24,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.rules import RULES
 from probes import READINGS
+from probes.log_delivery import LogDeliveryReading
 from probes.pool import PoolReading
 from probes.postgres import PostgresReading
 from probes.postgres_server import PostgresServerReading
@@ -202,7 +203,7 @@ def test_health_is_what_the_served_schema_says(agent: RunningAgent) -> None:
 def test_every_rule_about_what_is_watched_is_told_exactly_once(agent: RunningAgent) -> None:
     report = agent.get("/health").json
     told = [item["rule"] for section in ("findings", "ruled_out", "unknown") for item in report[section]]
-    unwatched = {PostgresReading, PostgresServerReading, PoolReading}
+    unwatched = {PostgresReading, PostgresServerReading, PoolReading, LogDeliveryReading}
     assert sorted(told) == sorted(rule.id for rule in RULES if rule.can_run(set(READINGS) - unwatched))
 
 
@@ -393,7 +394,7 @@ def test_a_signal_ends_it_with_exit_0_and_one_last_report(start: Start, number: 
     lines = [json.loads(line) for line in agent.stdout.splitlines()]
     assert lines[-1]["event"] == "final_report"
     assert [line["event"] for line in lines].count("final_report") == 1
-    assert {"timestamp", "severity"} <= lines[-1].keys()
+    assert {"time", "severity", "message"} <= lines[-1].keys()
     jsonschema.validate(lines[-1]["report"], schema["application/health+json"]["schema"])
     assert child
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE

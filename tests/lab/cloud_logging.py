@@ -1,13 +1,17 @@
 """A Cloud Logging that is slow, full or silent on request, as a process of its own; real clients write to it.
 
-It answers google.logging.v2.LoggingServiceV2/WriteLogEntries over plaintext gRPC on 127.0.0.1. The client package holds
-no base class of a server, so this is a generic handler over the package's own messages; other methods are UNIMPLEMENTED.
+It answers WriteLogEntries and ListLogEntries of google.logging.v2.LoggingServiceV2 over plaintext gRPC on 127.0.0.1. The
+client package holds no base class of a server, so these are generic handlers over the package's own messages; other methods
+are UNIMPLEMENTED. A list holds the newest accepted entries, of a query only what stands in _CLAUSE is understood (anything
+else is INVALID_ARGUMENT), and is delayed, refused and hung as a write is; the quota is that of writes.
 It keeps the truth about every entry: with what the app says it emitted, depth and age of a backlog are known exactly.
 
 An entry's sequence number is `seq` of its labels, of its jsonPayload or of jsonPayload.metadata (there winston puts it),
 or `seq=N` in its text (textPayload, or jsonPayload.message). An entry without one is counted, and listed with None.
 
 Commands, one JSON object per line on standard input, each answered with one line; it ends with its input.
+
+Over 300 lines, because it is a script without a package around it and can take nothing from its neighbours.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from urllib.parse import unquote
 
 if TYPE_CHECKING:
     import google.cloud.logging
@@ -37,6 +42,12 @@ ADDRESS = "LAB_CLOUD_LOGGING"
 MOST_ENTRIES = 1_000_000
 _MESSAGE_BYTES = 16 * 1024 * 1024  # the real limit of a request is 10 MB
 _SEQUENCE = re.compile(r"\bseq=(\d+)")
+#: Entries that a list is made from: the newest so many that were accepted.
+MOST_LISTED = 1000
+#: logName="N", logName=("N" OR "M"), timestamp>="T", receiveTimestamp>="T", resource.labels.K="V", labels.K="V", joined by AND.
+_CLAUSE = re.compile(
+    r'\(?(?P<field>logName|(?:receiveT|t)imestamp|(?:resource\.)?labels\.\w+)(?P<how>>?=)(?P<values>"[^"]*"|\("[^"]*"(?: OR "[^"]*")*\))\)?'
+)
 
 
 class Settings(NamedTuple):
@@ -50,6 +61,10 @@ class Settings(NamedTuple):
     """Requests accepted in any 60 s; further ones are refused as with `fail`. None: any number."""
     hang: bool = False
     """No answer until this is False again; then also to those that waited."""
+    status: str = ""
+    """Name of the gRPC status that every request is refused with, such as PERMISSION_DENIED; empty: none."""
+    garble: bool = False
+    """The answers are no messages."""
 
 
 class Entry(NamedTuple):
@@ -86,7 +101,7 @@ class CloudLoggingServer:
     Each method returns when it is in force. The arguments are those of Settings.
     """
 
-    def __init__(self, **settings: float | None) -> None:
+    def __init__(self, **settings: float | str | None) -> None:
         self._settings = Settings(**settings)  # type: ignore[arg-type]
         self.address = ""
         """host:port; plaintext, no credentials."""
@@ -110,8 +125,8 @@ class CloudLoggingServer:
         if self._running is not None:
             self._running.close()
 
-    def set(self, **settings: float | None) -> None:
-        """Change what is named: delay, fail, quota, hang; the rest stays."""
+    def set(self, **settings: float | str | None) -> None:
+        """Change what is named (the fields of Settings); the rest stays."""
         self._settings = self._settings._replace(**settings)  # type: ignore[arg-type]
         self._ask({"set": self._settings._asdict()})
 
@@ -126,6 +141,11 @@ class CloudLoggingServer:
     def entries(self) -> list[Entry]:
         """Every entry that was answered, in that order."""
         return [Entry(*each) for each in self._ask({"get": "entries"})]
+
+    def lists(self) -> int:
+        """How many lists were asked for."""
+        found: int = self._ask({"get": "lists"})
+        return found
 
     def _ask(self, command: Mapping[str, Any]) -> Any:
         assert self._running is not None
@@ -190,15 +210,47 @@ def sequence_of(entry: Any) -> int | None:
         return None
 
 
-class _Server:
-    """The state behind the one method."""
+def selected(query: str, entries: Iterable[Any]) -> list[Any]:
+    """Of these google.logging.v2.LogEntry messages those that the query finds. Raises ValueError for what it does not know."""
+    from google.protobuf.timestamp_pb2 import Timestamp  # type: ignore[import-untyped]
 
-    def __init__(self, reply: Any, exhausted: Any) -> None:
-        self._reply, self._exhausted = reply, exhausted
+    tests = []
+    for clause in query.split(" AND "):
+        if not (found := _CLAUSE.fullmatch(clause.strip())):
+            raise ValueError(f"not understood: {clause}")
+        field, values = found["field"], re.findall('"([^"]*)"', found["values"])
+        if (found["how"] == ">=") != field.lower().endswith("timestamp"):
+            raise ValueError(f"not understood: {clause}")
+        if found["how"] == ">=":
+            least = Timestamp()
+            least.FromJsonString(values[0])
+            tests.append((field, least.ToNanoseconds()))
+        else:
+            tests.append((field, values))
+
+    def fits(entry: Any, field: str, wanted: Any) -> bool:
+        if field == "logName":
+            return unquote(entry.log_name) in map(unquote, wanted)
+        if field.endswith("imestamp"):
+            stamp = entry.timestamp if field == "timestamp" else entry.receive_timestamp
+            return bool(stamp.ToNanoseconds() >= wanted)
+        labels = entry.resource.labels if field.startswith("resource.") else entry.labels
+        return labels.get(field.rpartition(".")[2]) in wanted
+
+    return [entry for entry in entries if all(fits(entry, *test) for test in tests)]
+
+
+class _Server:
+    """The state behind the two methods."""
+
+    def __init__(self, reply: Any, listed: Any, codes: Any) -> None:
+        self._reply, self._listed, self._codes = reply, listed, codes
+        self._kept: deque[Any] = deque(maxlen=MOST_LISTED)
         self.settings = Settings()
         self._answering = asyncio.Event()
         self._recent: deque[float] = deque()  # when the requests within the quota arrived
         self._totals = Counter(rpcs=0, open=0, accepted=0, rejected=0, abandoned=0)
+        self._lists = 0
         self._sizes: Counter[int] = Counter()
         self._entries: list[Entry] = []
 
@@ -209,6 +261,8 @@ class _Server:
             return None
         if command["get"] == "entries":
             return self._entries
+        if command["get"] == "lists":
+            return self._lists
         return {**self._totals, "entries_per_rpc": self._sizes}
 
     async def write(self, request: Any, context: Any) -> Any:
@@ -227,16 +281,54 @@ class _Server:
             self._totals.update({verdict: len(entries), "open": -1})
             room = max(0, MOST_ENTRIES - len(self._entries))
             self._entries += [Entry(s, t, received, answered, verdict == "accepted") for s, t in entries[:room]]
+        await self._abort_if(refuse, context)
+        self._keep(request, received)
+        return self._reply
+
+    async def list(self, request: Any, context: Any) -> Any:
+        """ListLogEntries."""
+        refuse, self._lists = self.settings.fail or bool(self.settings.status), self._lists + 1
+        await self._answering.wait()
+        await asyncio.sleep(self.settings.delay)
+        await self._abort_if(refuse, context)
+        try:
+            found = selected(request.filter, self._kept)
+        except ValueError as error:
+            await context.abort(self._codes.INVALID_ARGUMENT, str(error))
+        found.sort(key=lambda e: e.timestamp.ToNanoseconds(), reverse=request.order_by == "timestamp desc")
+        return self._listed(entries=found[: request.page_size or 50])
+
+    async def _abort_if(self, refuse: bool, context: Any) -> None:
+        if self.settings.status:
+            await context.abort(self._codes[self.settings.status], "refused, as the test wants it")
         if refuse:
             words = "Quota exceeded for quota metric 'Write requests' and limit 'Write requests per minute'"
-            await context.abort(self._exhausted, words)
-        return self._reply
+            await context.abort(self._codes.RESOURCE_EXHAUSTED, words)
+
+    def _keep(self, request: Any, received: float) -> None:
+        """Remember accepted entries as the log service does: what the request says once holds for all of them."""
+        for entry in request.entries:
+            entry.log_name = entry.log_name or request.log_name
+            if not entry.resource.type:
+                entry.resource.CopyFrom(request.resource)
+            entry.receive_timestamp.FromNanoseconds(int(received * 1e9))
+            if not entry.HasField("timestamp"):
+                entry.timestamp.CopyFrom(entry.receive_timestamp)
+            self._kept.append(entry)
+
+    def serialise(self, message: Any) -> bytes:
+        """The bytes of an answer."""
+        return b"\xff\xff" if self.settings.garble else bytes(message.SerializeToString())
 
     def _refuses(self) -> bool:
         now = time.monotonic()
         while self._recent and self._recent[0] <= now - 60:
             self._recent.popleft()
-        if self.settings.fail or (self.settings.quota is not None and len(self._recent) >= self.settings.quota):
+        if (
+            self.settings.fail
+            or self.settings.status
+            or (self.settings.quota is not None and len(self._recent) >= self.settings.quota)
+        ):
             return True
         self._recent.append(now)
         return False
@@ -250,12 +342,17 @@ def _say(record: Any) -> None:
 
 async def _serve() -> None:
     import grpc
-    from google.cloud.logging_v2.types import WriteLogEntriesRequest, WriteLogEntriesResponse
+    from google.cloud.logging_v2 import types
 
-    request, response = WriteLogEntriesRequest.pb(), WriteLogEntriesResponse.pb()
-    state = _Server(response(), grpc.StatusCode.RESOURCE_EXHAUSTED)
-    method = grpc.unary_unary_rpc_method_handler(state.write, request.FromString, response.SerializeToString)
-    service = grpc.method_handlers_generic_handler("google.logging.v2.LoggingServiceV2", {"WriteLogEntries": method})
+    state = _Server(types.WriteLogEntriesResponse.pb()(), types.ListLogEntriesResponse.pb(), grpc.StatusCode)
+    methods = {
+        name: grpc.unary_unary_rpc_method_handler(answer, request.pb().FromString, state.serialise)
+        for name, answer, request in (
+            ("WriteLogEntries", state.write, types.WriteLogEntriesRequest),
+            ("ListLogEntries", state.list, types.ListLogEntriesRequest),
+        )
+    }
+    service = grpc.method_handlers_generic_handler("google.logging.v2.LoggingServiceV2", methods)
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", _MESSAGE_BYTES)])
     server.add_generic_rpc_handlers((service,))
     port = server.add_insecure_port(f"{HOST}:0")

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from agent.config import ConfigError, history_bytes, load, predicted_cpu_ratio
 from agent.settings import App, Config, Connections, Http, Pool, Suspension, parse_address
-from agent.settings_logs import Logs
+from agent.settings_logs import LogDelivery, Logs
 
 RULES = ("cpu_stolen", "cpu_contended")
 SECRET = "hunter2-s3cr3t"  # noqa: S105 - it is the point of the test
@@ -101,6 +101,8 @@ def test_the_last_of_two_equal_flags_wins() -> None:
         ("logs.metrics_urls", "fluent=http://127.0.0.1:2020/api", {"fluent": "http://127.0.0.1:2020/api"}),
         ("logs.names", "entries=a|b,dropped=c", {"entries": "a|b", "dropped": "c"}),
         ("logs.medium", "disk", "disk"),
+        ("cloud_logging.endpoint", "http://127.0.0.1:8085", "http://127.0.0.1:8085"),
+        ("cloud_logging.endpoint", "restricted.googleapis.com", "restricted.googleapis.com"),
     ],
 )
 def test_text_becomes_the_settings_own_type(key: str, text: str, wanted: Any) -> None:
@@ -242,6 +244,22 @@ def test_a_misspelt_key_is_refused_with_what_was_perhaps_meant(flag: tuple[str, 
         ("logs.names", "depth=a"),
         ("logs.medium", "tape"),
         ("logs.every_seconds", "61"),
+        ("log_delivery.log_names", "app,a b"),
+        ("log_delivery.every_seconds", "59"),
+        ("log_delivery.every_seconds", "901"),
+        ("log_delivery.canary_log", "projects/p:logs"),
+        ("log_delivery.canary_every_seconds", "14"),
+        ("log_delivery.canary_every_seconds", "301"),
+        ("log_delivery.leader", "host"),
+        ("log_delivery.leader", "file:leader"),
+        ("cloud_logging.project", "My Project"),
+        ("cloud_logging.endpoint", "http://logging.googleapis.com:443"),
+        ("cloud_logging.endpoint", "http://10.0.0.1:80"),
+        ("cloud_logging.endpoint", "http://127.0.0.1"),
+        ("cloud_logging.endpoint", "http://127.0.0.1:1/path"),
+        ("cloud_logging.endpoint", "https://logging.googleapis.com"),
+        ("cloud_logging.timeout_seconds", "0"),
+        ("cloud_logging.findings_log", "a:b"),
         ("http.fail_status", "199"),
         ("http.fail_status", "600"),
         ("http.fail_status", "503.5"),
@@ -267,6 +285,10 @@ def test_an_impossible_value_is_refused_with_its_path_and_its_source(flag: tuple
         (("logs.names", "depth=a"), "one of entries, waiting_bytes, files"),
         (("logs.files", "hooks=/a"), "'hooks' is the name of a source that is always there"),
         (("logs.hook_listen", "udp:0.0.0.0:9769"), "a loopback address, like udp:127.0.0.1:9769"),
+        (("log_delivery.leader", "me"), "always, never, host:SUFFIX (like host:-0), env:VARIABLE or file:/PATH"),
+        (("log_delivery.canary_log", "a b"), "letters, digits, / _ - and ., like winston_log"),
+        (("cloud_logging.endpoint", "http://a:80"), "http://HOST:PORT on loopback: a server for tests"),
+        (("cloud_logging.endpoint", "a/b"), "HOST or HOST:PORT, like restricted.googleapis.com"),
     ],
 )
 def test_a_refused_name_says_what_is_allowed(flag: tuple[str, str], allowed: str) -> None:
@@ -412,6 +434,40 @@ def test_every_source_of_logs_costs(predicted: Callable[[Config], float], source
 def test_two_sources_of_logs_of_one_name_are_refused() -> None:
     (fault,) = faults(flags=(("logs.files", "a=/a"), ("logs.metrics_urls", "a=http://a/")))
     assert fault == "logs.metrics_urls: the name 'a' stands in logs.files too"
+
+
+# ---- the way to Cloud Logging
+
+
+def test_who_asks_the_log_service_must_be_said_and_the_library_needs_room() -> None:
+    found = faults(flags=(("log_delivery.canary_log", "c"), ("log_delivery.filter", "x")))
+    memory, query, leader = sorted(found)
+    assert memory.startswith("budget.memory_bytes = 100663296: log_delivery and cloud_logging.findings_log load")
+    assert query == "log_delivery.filter: is of no use without log_delivery.log_names"
+    assert leader.startswith("log_delivery.leader: must say which instance asks")
+
+
+def test_the_room_that_is_asked_for_is_enough() -> None:
+    (fault,) = faults(flags=(("cloud_logging.findings_log", "findings"),))
+    least = fault.rpartition(" ")[2]
+    assert load(None, {}, (("cloud_logging.findings_log", "findings"), ("budget.memory_bytes", least)))
+    assert faults(flags=(("cloud_logging.findings_log", "findings"), ("budget.memory_bytes", str(int(least) - 1))))
+
+
+def test_looks_and_canaries_cost() -> None:
+    sets: tuple[dict[str, Any], ...] = (
+        {},
+        {"log_names": ("a",)},
+        {"canary_log": "c"},
+        {"canary_log": "c", "canary_every_seconds": 15.0},
+    )
+    costs = [predicted_cpu_ratio(Config(log_delivery=LogDelivery(leader="always", **more))) for more in sets]
+    assert costs == sorted(set(costs))
+
+
+def test_a_password_in_an_address_is_not_shown() -> None:
+    (fault,) = faults(flags=(("cloud_logging.endpoint", f"app:{SECRET}@logging.googleapis.com"),))
+    assert SECRET not in fault
 
 
 # ---- addresses

@@ -91,7 +91,13 @@ def test_the_app_is_told_of_by_its_median() -> None:
 
 def test_a_change_is_told_and_remembered(capsys: pytest.CaptureFixture[str]) -> None:
     demo = Demo(STALLS["network"], Plan())
-    change = {"event": "verdict_changed", "rule": "one", "severity": "warning", "evidence": ["9 of 10 ms"]}
+    change = {
+        "event": "verdict_changed",
+        "rule": "one",
+        "severity": "WARNING",
+        "finding_severity": "warning",
+        "evidence": ["9 of 10 ms"],
+    }
     demo._take_agent(json.dumps({**change, "now": "present"}).encode())
     assert (demo._present, demo._appeared) == ({"one"}, {"one"})
     assert capsys.readouterr().out == "t=0 s: warning: one: 9 of 10 ms\n"

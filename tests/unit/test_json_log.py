@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from exporters.json_log import PIECE, LineWriter, line, severity_of
+from exporters.json_log import LABELS, PIECE, LineHandler, LineWriter, line, rfc3339, severity_of
 
 SOON = 1.0
 
@@ -64,14 +66,83 @@ def deadline() -> Iterator[None]:
 
 
 def test_a_line_is_one_json_object_with_what_cloud_logging_reads() -> None:
-    text = line("verdict_changed", "WARNING", {"rule": "cpu_stolen", "evidence": ["a\nb"]})
+    text = line("verdict_changed", "WARNING", "cpu_stolen is present", {"rule": "cpu_stolen", "evidence": ["a\nb"]})
     assert text.endswith("\n")
     assert text.count("\n") == 1
     plain = json.loads(text)
     assert (plain["severity"], plain["event"], plain["rule"]) == ("WARNING", "verdict_changed", "cpu_stolen")
-    stamp = datetime.fromisoformat(plain["timestamp"])
-    assert plain["timestamp"].endswith("Z")
+    assert plain["message"] == "cpu_stolen is present"
+    stamp = datetime.fromisoformat(plain["time"])
     assert abs(stamp.timestamp() - time.time()) < 60
+
+
+def test_a_time_is_rfc_3339_in_utc_to_the_microsecond() -> None:
+    east = timezone(timedelta(hours=2))
+    assert rfc3339(datetime(2026, 11, 21, 14, 0, 0, 7, tzinfo=east)) == "2026-11-21T12:00:00.000007Z"
+    assert rfc3339(datetime(2026, 11, 21, 12, tzinfo=UTC)) == "2026-11-21T12:00:00.000000Z"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", json.loads(line("e", "INFO", "m", {}))["time"])
+
+
+def test_every_label_is_a_string_and_what_is_not_known_is_no_label() -> None:
+    """One that is null or a number lands in the payload instead, and cannot be searched for as a label."""
+    plain = json.loads(line("e", "INFO", "m", {}, {"rule": "cpu_stolen", "port": 9768, "revision": None}))
+    assert plain[LABELS] == {"stallscope_event": "e", "rule": "cpu_stolen", "port": "9768"}
+
+
+def test_what_a_line_tells_cannot_change_its_severity_time_or_message() -> None:
+    plain = json.loads(line("e", "ERROR", "m", {"severity": None, "time": "never", "message": 1, LABELS: 2}))
+    assert (plain["severity"], plain["message"], plain[LABELS]) == ("ERROR", "m", {"stallscope_event": "e"})
+    assert plain["time"] != "never"
+
+
+# ---- Python's own records
+
+
+@pytest.fixture
+def logger() -> logging.Logger:
+    """One of its own: pytest listens at all that are registered."""
+    return logging.Logger("stallscope.test")  # noqa: LOG001
+
+
+def test_a_warning_of_python_is_such_a_line_too(pipe: Pipe, logger: logging.Logger) -> None:
+    logger.addHandler(LineHandler(LineWriter(pipe.writer)))
+    logger.warning("%d slots were lost", 3)
+    logger.info("nobody needs this")
+    (plain,) = (json.loads(text) for text in pipe.drain().splitlines())
+    assert (plain["severity"], plain["message"], plain["event"]) == ("WARNING", "3 slots were lost", "log")
+    assert plain[LABELS] == {"stallscope_event": "log", "logger": "stallscope.test"}
+
+
+def test_of_an_exception_the_place_is_told_and_never_its_text(pipe: Pipe, logger: logging.Logger) -> None:
+    logger.addHandler(LineHandler(LineWriter(pipe.writer)))
+    secret = f"hunter2-{os.getpid()}"  # the source's own line is told
+    try:
+        raise ValueError(f"postgres://app:{secret}@db/app")
+    except ValueError:
+        logger.exception("the report could not be made")
+    text = pipe.drain().decode()
+    plain = json.loads(text)
+    assert (plain["severity"], plain["exception"]) == ("ERROR", "ValueError")
+    assert "test_of_an_exception" in plain["stack"]
+    assert secret not in text
+
+
+def test_a_record_that_cannot_be_told_is_dropped_and_counted(pipe: Pipe, logger: logging.Logger) -> None:
+    writer = LineWriter(pipe.writer)
+    logger.addHandler(LineHandler(writer))
+    logger.warning("%d", "three")
+    assert (pipe.drain(), writer.dropped) == (b"", 1)
+
+
+def test_a_record_never_waits_for_a_full_or_a_closed_pipe(pipe: Pipe, logger: logging.Logger) -> None:
+    writer = LineWriter(pipe.writer)
+    logger.addHandler(LineHandler(writer))
+    os.write(pipe.writer, b"x" * 4096)
+    logger.warning("for a full pipe")
+    pipe.drain()
+    os.close(pipe.reader)
+    logger.warning("for nobody")
+    assert writer.dropped == 2
 
 
 @pytest.mark.parametrize(

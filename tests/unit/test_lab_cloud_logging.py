@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from google.cloud.logging_v2.types import LogEntry
 
-from tests.lab.cloud_logging import Entry, Waiting, sequence_of, waiting
+from tests.lab.cloud_logging import Entry, Waiting, selected, sequence_of, waiting
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,35 @@ def test_a_refused_entry_waits_only_for_a_client_that_sends_it_again() -> None:
     emitted, entries = {1: 10.0}, [entry(1, 11.0, accepted=False)]
     assert waiting(emitted, entries, 12.0) == Waiting(0, None)
     assert waiting(emitted, entries, 12.0, lost=False) == Waiting(1, 2.0)
+
+
+def listed(log: str, made: int, received: int, **labels: str) -> Any:
+    entry = LogEntry.pb(LogEntry(log_name=f"projects/p/logs/{log}", labels=labels))
+    entry.timestamp.FromSeconds(made)
+    entry.receive_timestamp.FromSeconds(received)
+    entry.resource.labels["service_name"] = labels.get("service", "shop")
+    return entry
+
+
+KEPT = [listed("a", 100, 200), listed("run%2Fb", 150, 160, x="y"), listed("c", 90, 95, service="bakery")]
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ('logName="projects/p/logs/a"', [0]),
+        ('logName=("projects/p/logs/a" OR "projects/p/logs/run%2Fb")', [0, 1]),
+        ('timestamp>="1970-01-01T00:01:40.000Z"', [0, 1]),
+        ('receiveTimestamp>="1970-01-01T00:02:41Z"', [0]),
+        ('labels.x="y"', [1]),
+        ('(resource.labels.service_name="bakery") AND timestamp>="1970-01-01T00:00:00Z"', [2]),
+    ],
+)
+def test_a_query_of_the_probe_finds_what_it_names(query: str, wanted: list[int]) -> None:
+    assert selected(query, KEPT) == [KEPT[number] for number in wanted]
+
+
+@pytest.mark.parametrize("query", ["", "severity>=ERROR", 'logName>="a"', 'timestamp="1970-01-01T00:00:00Z"', "a OR b"])
+def test_a_query_that_is_not_understood_is_refused_and_not_answered_wrongly(query: str) -> None:
+    with pytest.raises(ValueError, match="not understood"):
+        selected(query, KEPT)

@@ -175,6 +175,7 @@ def snapshot(shown: Report | None = None, version: int = 1) -> Snapshot:
         loop_lateness_seconds=0.002,
         platform_labels=reading(PlatformReading).labels,
         lines_dropped=3 + version,
+        cloud_entries={"written": 5, "dropped": 1},
     )
 
 
