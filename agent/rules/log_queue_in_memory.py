@@ -101,6 +101,6 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
-    explains=("memory_near_limit",),
+    explains=("memory_near_limit", "log_delivery_late"),
     judges_coverage=True,
 )
