@@ -18,6 +18,8 @@ from probes.page_samples import MOST_VALUE
 MOST_BYTES = 8192
 MOST_QUEUES = 16
 MOST_POOLS = 16
+#: A hook with anything to tell speaks this often.
+EVERY_SECONDS = 2.0
 _MOST_PID = 2**31
 _MOST_NAME, _MOST_QUEUE_NAME = 40, 60
 
@@ -55,9 +57,10 @@ class Message(NamedTuple):
     """As /proc/self/ns/pid names it; "" where the hook does not tell."""
 
     @property
-    def waiting(self) -> float:
-        """Entries in all its queues."""
-        return sum(queue.gauges.get("entries", 0.0) for queue in self.queues.values())
+    def stuck(self) -> float:
+        """Entries that an end soon after would lose; a younger queue may have been delivered in the time between."""
+        queues = (queue.gauges for queue in self.queues.values())
+        return sum(q.get("entries", 0.0) for q in queues if q.get("oldest_seconds", EVERY_SECONDS) >= EVERY_SECONDS)
 
 
 def parse(data: bytes) -> Message:

@@ -88,8 +88,8 @@ class HookState:
         for key in [key for key, heard in self._heard.items() if heard.at < now - SILENT_SECONDS]:
             gone = self._heard.pop(key)
             if any(other.since > gone.at for (name, _), other in self._heard.items() if name == key[0]):
-                self._lose(key[0], gone.message.waiting)
-            elif gone.message.waiting and len(self._silent) < MOST_PROCESSES:
+                self._lose(key[0], gone.message.stuck)
+            elif gone.message.stuck and len(self._silent) < MOST_PROCESSES:
                 self._silent[key] = gone
         self._silent = {key: one for key, one in self._silent.items() if one.at >= now - REMEMBER_SECONDS}
 
@@ -97,7 +97,7 @@ class HookState:
         """Count what waited in those that have ended without a word; to be called when every message has been heard."""
         for told in (self._heard, self._silent):
             for key in [key for key, heard in told.items() if self._ended(heard.message)]:
-                self._lose(key[0], told.pop(key).message.waiting)
+                self._lose(key[0], told.pop(key).message.stuck)
 
     def in_flight(self) -> dict[str, int]:
         """Requests in flight by the process's name, of those that tell it."""
@@ -133,7 +133,7 @@ class HookState:
         """Entries that waited in processes that fell silent, by name."""
         found: dict[str, float] = {}
         for (name, _), silent in self._silent.items():
-            found[name] = found.get(name, 0.0) + silent.message.waiting
+            found[name] = found.get(name, 0.0) + silent.message.stuck
         return found
 
     def pools(self) -> dict[str, Mapping[str, float]]:
@@ -162,9 +162,9 @@ class HookState:
         before = self._heard.get(key) or self._silent.pop(key, None)
         if before is None:
             for other in [other for other in self._silent if other[0] == key[0]]:
-                self._lose(key[0], self._silent.pop(other).message.waiting)
+                self._lose(key[0], self._silent.pop(other).message.stuck)
         elif _began_anew(before.message, message):
-            self._lose(key[0], before.message.waiting)
+            self._lose(key[0], before.message.stuck)
 
     def _lose(self, name: str, entries: float) -> None:
         if entries:

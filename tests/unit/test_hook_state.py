@@ -204,6 +204,17 @@ def test_what_waited_in_a_process_that_is_gone_is_lost(clock: FakeClock) -> None
     assert (state.take_lost(), state.in_flight(), state.silent_entries()) == ({}, {}, {})
 
 
+@pytest.mark.parametrize(("oldest", "lost"), [(0.1, {}), (2.0, {"orders": 9}), (None, {"orders": 9})])
+def test_what_was_just_emitted_may_have_been_delivered_before_the_end(
+    clock: FakeClock, oldest: float | None, lost: dict[str, float]
+) -> None:
+    """Every healthy client has some entries under way at any look."""
+    state = HookState(clock, lambda _: True)
+    state.hear(message(gauges={"entries": 9.0, **({} if oldest is None else {"oldest_seconds": oldest})}))
+    state.bury()
+    assert state.take_lost() == lost
+
+
 def test_a_process_that_took_leave_is_not_lost_again(clock: FakeClock) -> None:
     state = HookState(clock, lambda _: True)
     state.hear(waits(5.0))
