@@ -28,6 +28,8 @@ _UNKNOWN = Backing("unknown", "its source does not say where it waits")
 #: A rate rests on this many readings at least.
 _LEAST_READINGS = 2
 _LEAST_COVERAGE = 0.5
+#: Looks of which the rates are: a service that fell silent is told from a slow one while the span still holds the time before.
+_LATEST = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Backlog:
     """``unit`` by which it grows per second; negative while it shrinks."""
     growth_bytes: float | None
     arrival: float | None
+    """Of the latest looks, as ``drain``."""
     drain: float | None
     dropped: float
     refused: float
@@ -161,9 +164,9 @@ def _queue(queue: str, source: str, readings: Sequence[BacklogReading]) -> Backl
         return [value for r in readings if (value := _of(getattr(r, field), queue)) is not None]
 
     def rate(field: str) -> float | None:
-        told = [r for r in readings if queue in (getattr(r, field) or {})]
+        told = [r for r in readings if queue in (getattr(r, field) or {})][-_LATEST:]
         span = sum(r.seconds for r in told)
-        return sum(each(field)) / span if span else None
+        return sum(getattr(r, field)[queue] for r in told) / span if span else None
 
     return Backlog(
         source, queue, latest.kinds[queue], latest.backing.get(queue, _UNKNOWN), latest.units.get(queue, "entries"),
