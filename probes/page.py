@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 MOST_BYTES = 1_000_000
 #: Who asks again within this time gets the page that is there.  Slots that fall together run in one wake-up.
 FRESH_SECONDS = 1.0
+#: How :func:`why` begins for a page that was too slow.
+LATE = "no whole page in time"
 #: What :func:`fetch` and a :class:`Shared` raise for a page that cannot be had.
 ERRORS = (OSError, ValueError)
 
@@ -78,4 +80,4 @@ class Shared:
 
 def why(error: Exception) -> str:
     """The reason in a few words: what a page says about itself is not repeated at length."""
-    return "no whole page in time" if isinstance(error, TimeoutError) else str(error)[:80] or type(error).__name__
+    return LATE if isinstance(error, TimeoutError) else str(error)[:80] or type(error).__name__

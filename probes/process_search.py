@@ -2,30 +2,44 @@
 
 A socket's owners are found by the links in /proc/PID/fd, which read ``socket:[inode]`` (proc(5)).  Looking at
 them needs the app's uid and gid or SYS_PTRACE (ptrace(2), PTRACE_MODE_READ_FSCREDS), and a PID namespace that
-holds the app.  A scan passes over other network namespaces, where the sockets would not have been seen.  It is
-bounded in processes and links and gives way to the event loop; a link costs 4 us.  It begins with the newest
-process, since the machine's own are older than the app, and the next one goes on where it ended.  The agent and its
-measuring child are never found.
+holds the app.  Processes of other network namespaces, where the sockets would not have been seen, cost one link.
+
+A look at all processes of a large host would take 60 ms, so a :class:`Search` goes in rounds of many parts: each
+ends at its bound, and the next one, a slot later, goes on with whoever was not looked at yet.  It begins with those
+that were owners before and the processes made beside them, then the newest, since the machine's own are older than the app.
+A round that leaves an owner unknown is made again less often; until then, and when there are new sockets, the owners
+and the newest processes are looked at: an app that was started anew is found at once.
+Kernel threads are not told apart: to ask costs as much as their empty directory, and they too come once in a round.
+The agent and its measuring child are never found.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Sequence
+import sys
+from collections.abc import Callable, Collection, Sequence
+from heapq import nlargest
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from probes.cgroup_files import read_text
 from probes.process_files import read_name, read_stat
 
-#: Bounds of one scan.
-MOST_SCANNED = 256
-MOST_LINKS = 2048
-#: And of one process, so that one with very many does not hide the others.
+#: Bound of one part: links that are read, 4.5 us each.  To open a directory of links takes as long as three.
+MOST_STEPS = 2048
+OPENING_STEPS = 3
+#: Links of one process, so that one with very many does not hide the others.
 MOST_LINKS_EACH = 512
-#: Links between two pauses in which the event loop may do something else.
-LINKS_AT_ONCE = 64
+#: Steps between two pauses in which the event loop may do something else.
+STEPS_AT_ONCE = 64
+#: Process ids no further apart than this are those of processes made together, such as workers.
+BESIDE = 16
+#: The newest processes are looked at in every round: they may have had no connection yet when they were.
+YOUNG = 32
+#: Rounds over owners and newest processes alone between two whole ones, as long as an owner stays unknown.
+MOST_LIGHT_ROUNDS = 3
 #: TASK_COMM_LEN less its final zero, include/linux/sched.h.
 NAME_BYTES = 15
 
@@ -36,13 +50,13 @@ _SHARE = "shareProcessNamespace: true in the pod (docker: --pid container:APP), 
 class Found(NamedTuple):
     """The ids of processes; ``because`` and ``remedy`` say why there are none, or may be more.
 
-    ``ended`` is the process at which a bounded scan ended, 0 for one that saw all.
+    ``goes_on`` says that not every process has been looked at yet.
     """
 
     pids: tuple[int, ...]
     because: str = ""
     remedy: str = ""
-    ended: int = 0
+    goes_on: bool = False
 
 
 def chosen(root: Path, process: str, pid: int | None, child: int | None = None) -> Found:
@@ -54,7 +68,7 @@ def chosen(root: Path, process: str, pid: int | None, child: int | None = None) 
         if os.path.exists(f"{root}/proc/{pid}"):
             return Found((pid,))
         return Found((), f"no process {pid} can be seen", f"another app.pid, or {_SHARE}")
-    named = [each for each in _others(root, child) if has_name(root, each, process)]
+    named = [each for each in sorted(_others(root, child)) if has_name(root, each, process)]
     if found := tuple(each for each in named if _lives(root, each)):
         return Found(found)
     return Found((), f"no process named {process!r} can be seen", f"another app.process, or {_SHARE}")
@@ -77,52 +91,107 @@ def _lives(root: Path, pid: int) -> bool:
         return True  # the look at it will say what is wrong
 
 
-async def owners(
-    root: Path, inodes: Collection[int], first: Sequence[int] = (), *, ended: int = 0, child: int | None = None
-) -> Found:
-    """The processes that hold these sockets.  Raises OSError without /proc.
+class Search:
+    """The search for the processes that hold given sockets; ``child`` gives the agent's own, which is none of them."""
 
-    Those of ``first`` are looked at first, then the newest, or from ``ended`` on; ``child`` is the agent's own.
-    """
-    wanted = {f"socket:[{inode}]" for inode in inodes}
-    here, others = _network(root, "self"), _others(root, child)[::-1]
-    rest = sorted(others, key=lambda pid: 0 < ended < pid)  # stable: newest first within each half
-    pids = list(dict.fromkeys((*first, *rest)))
-    found: list[int] = []
-    left, looked, refused, large = MOST_LINKS, 0, 0, False
-    for pid in pids[:MOST_SCANNED]:
-        looked += 1
-        most = min(left, MOST_LINKS_EACH)
-        try:
-            if here and _network(root, pid) != here:
-                continue
-            seen, links = await _held(f"{root}/proc/{pid}/fd", wanted, most)
-        except PermissionError:
-            refused += 1
-            continue
-        except OSError:
-            continue  # it has ended
-        left -= links
-        large = large or links == most
-        if seen:
-            found.append(pid)
-            wanted -= seen
-        if not wanted or not left:
-            break
-    if not wanted:
-        return Found(tuple(found))
-    cut = looked < len(pids)
-    bounds = f"{MOST_LINKS - left} descriptors of {looked} processes" if cut or large else ""
-    because, remedy = _why(bounds, refused, 0 if found else len(pids))
-    if because:
-        because = f"{'not every' if found else 'no'} owner of the app's connections was found: {because}"
-    return Found(tuple(found), because, remedy, pids[looked - 1] if cut else 0)
+    def __init__(self, root: Path, child: Callable[[], int | None] = lambda: None) -> None:
+        self._root, self._child = root, child
+        #: The sockets that were asked for the last time.
+        self.sought: frozenset[int] = frozenset()
+        self._goes_on = False
+        self._light = self._next_light = 0
+        #: Processes that this round is done with; those whose descriptors may not be read, or are too many.
+        self._done: set[int] = set()
+        self._refused: set[int] = set()
+        self._large: set[int] = set()
+        self._links = 0
+        #: The owners that the rounds before found, and those that this one has found, with what they hold.
+        self._before: list[int] = []
+        self._found: list[int] = []
+        self._held: set[str] = set()
+
+    async def look(self, inodes: Collection[int], *, whole: bool = True) -> Found:
+        """One part of a round; the owners of the round before count until it ends.  Raises OSError without /proc.
+
+        A round that is not ``whole`` leaves out old processes that were no owner at the one before.
+        """
+        others = _others(self._root, self._child())
+        self.sought = frozenset(inodes)
+        last = _last_id(self._root)
+        if not self._goes_on:
+            self._begin(whole, last)
+        for told in (self._done, self._refused, self._large):
+            told.intersection_update(others)  # an id may be given to a new process
+        wanted = {f"socket:[{inode}]" for inode in inodes} - self._held
+        owners = others.intersection((*self._before, *self._found))
+        beside = {pid + by for pid in owners for by in range(-BESIDE, BESIDE + 1)}
+        due = sorted(others - self._done, key=lambda pid: (pid not in owners, pid not in beside, pid > last, -pid))
+        looked = await self._look_at(due, wanted)
+        self._goes_on = bool(wanted) and looked < len(due)
+        known = [pid for pid in self._before if pid in owners] if self._goes_on else ()
+        found = tuple(dict.fromkeys((*known, *self._found)))
+        if not wanted:
+            self._light = self._next_light = 0
+            return Found(found)
+        bounds = f"{self._links} descriptors of {len(self._done)} processes" if self._goes_on or self._large else ""
+        because, remedy = _why(bounds, len(self._refused), 0 if found else len(others))
+        if because:
+            because = f"{'not every' if found else 'no'} owner of the app's connections was found: {because}"
+        return Found(found, because, remedy, self._goes_on)
+
+    def _begin(self, whole: bool, last: int) -> None:
+        """A new round: over all processes, or over the owners and what is new."""
+        self._before = list(dict.fromkeys(self._found)) or self._before  # between two connections they hold none
+        self._found, self._held = [], set()
+        if self._light or not whole:
+            self._light -= whole
+            youngest = nlargest(YOUNG, self._done, key=lambda pid: (pid <= last, pid))
+            self._done.difference_update(self._before, youngest)
+            return
+        self._light, self._next_light = self._next_light, min(MOST_LIGHT_ROUNDS, 2 * self._next_light + 1)
+        self._links = 0
+        for told in (self._done, self._refused, self._large):
+            told.clear()
+
+    async def _look_at(self, pids: Sequence[int], wanted: set[str]) -> int:
+        """Look at these as far as the bound goes, and take from ``wanted`` what they hold.  Returns how many."""
+        left, pause = MOST_STEPS, MOST_STEPS - STEPS_AT_ONCE
+        here = _network(self._root, "self")
+        for number, pid in enumerate(pids):
+            if left <= 0 or not wanted:
+                return number
+            if left <= pause:
+                pause = left - STEPS_AT_ONCE
+                await asyncio.sleep(0)
+            most = min(left, MOST_LINKS_EACH)
+            left -= 1
+            try:
+                links = 0
+                if not here or _network(self._root, pid) == here:
+                    left -= OPENING_STEPS
+                    seen, links = await _held(f"{self._root}/proc/{pid}/fd", wanted, most)
+                    if seen:
+                        self._found.append(pid)
+                    self._held |= seen
+                    wanted -= seen
+            except PermissionError:
+                self._refused.add(pid)
+            except OSError:
+                pass  # it has ended
+            left -= links
+            self._links += links
+            if links == most:
+                if most < MOST_LINKS_EACH and wanted:
+                    return number  # the next part begins with it
+                self._large.add(pid)
+            self._done.add(pid)
+        return len(pids)
 
 
 def _why(bounds: str, refused: int, visible: int) -> tuple[str, str]:
     """Why owners are missing, and the remedy: blanks when the sockets that are left were closed meanwhile."""
     if bounds:
-        return f"no more than {bounds} were looked at at once", NAME_IT
+        return f"no more than {bounds} were looked at", NAME_IT
     if refused:
         remedy = f"the app's runAsUser and runAsGroup, or SYS_PTRACE; or {NAME_IT}"
         return f"the descriptors of {refused} processes may not be looked at: another user's, and no SYS_PTRACE", remedy
@@ -140,7 +209,7 @@ async def _held(directory: str, wanted: Collection[str], most: int) -> tuple[set
                 continue  # closed meanwhile
             if target in wanted:
                 found.add(target)
-            if links % LINKS_AT_ONCE == 0:
+            if links % STEPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
     return found, links
 
@@ -153,11 +222,19 @@ def _network(root: Path, pid: int | str) -> str:
         return ""
 
 
-def _others(root: Path, child: int | None) -> list[int]:
-    """Every process but the agent and its child, smallest id first."""
+def _last_id(root: Path) -> int:
+    """The process id that was given last: those above it are older, from before the numbers began anew (proc(5))."""
+    try:
+        return int(read_text(root / "proc/loadavg").split()[-1])
+    except (OSError, ValueError, IndexError):
+        return sys.maxsize
+
+
+def _others(root: Path, child: int | None) -> set[int]:
+    """Every process but the agent and its child."""
     try:
         own = int(os.readlink(root / "proc/self"))  # its id in this /proc, which may be another namespace's
     except (OSError, ValueError):
         own = None
-    pids = (int(entry) for entry in os.listdir(root / "proc") if entry.isascii() and entry.isdigit())
-    return sorted(pid for pid in pids if pid not in (own, child))
+    pids = {int(entry) for entry in os.listdir(root / "proc") if entry.isascii() and entry.isdigit()}
+    return {pid for pid in pids if pid not in (own, child)}

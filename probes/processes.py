@@ -2,7 +2,7 @@
 
 Which they are: the settings say so (``app.pid``, ``app.process``), else they are the owners of the connections
 that the connections probe saw (:mod:`probes.process_search`).  The search is made once a minute, and when one
-of them is gone.
+of them is gone; on a large host it takes several slots.  For new sockets new processes are looked at in between.
 
 A thread that runs all the time is a client that computes.  One that is ready and does not run is stopped by
 somebody: its run delay / (run delay + CPU) was .85 and more under a quota, up to .7 beside busy neighbours
@@ -33,7 +33,7 @@ from typing import ClassVar
 from probes.cgroup_files import read_text, why
 from probes.platform_trust import Trust
 from probes.process_files import Look, Runtime, guess_runtime, look_at
-from probes.process_search import NAME_IT, Found, chosen, owners
+from probes.process_search import NAME_IT, Found, Search, chosen
 from probes.process_sums import growth, sum_up
 from probes.reading import NoData, Reading, gauge
 
@@ -41,8 +41,10 @@ from probes.reading import NoData, Reading, gauge
 MOST_PROCESSES = 8
 MOST_THREADS = 256
 SEARCH_SECONDS = 60.0
-#: When one is gone, none of the given name is there, or a scan ended before it found one.
+#: When one is gone, or none of the given name is there.
 SEARCH_AGAIN_SECONDS = 10.0
+#: Between two looks at the owners and at new processes, for sockets that are new.
+NEWS_SECONDS = 5.0
 
 _NO_SOCKETS = "no connection to a watched port has been seen, so nothing tells which processes are the app's"
 _ENDED = "the app's processes have ended"
@@ -108,7 +110,8 @@ class ProcessesProbe:
         self._process, self._pid, self._inodes, self._counters = process, pid, inodes, counters
         self._child, self._root, self._clock = child, root, clock
         self._runtimes: dict[int, Runtime] = {}
-        self._left_out, self._because, self._ended = 0, "", 0
+        self._owners = Search(root, child)
+        self._left_out, self._because = 0, ""
         self._own_group: bool | None = None
         self._nobody = NoData("")
         self._searched = self._due = -math.inf
@@ -122,7 +125,7 @@ class ProcessesProbe:
         if len(looks) < len(self._last):
             self._due = min(self._due, self._searched + SEARCH_AGAIN_SECONDS)
         self._last = looks
-        if self._clock() >= self._due:
+        if self._clock() >= self._due or self._news():
             pids = await self._search()
             self._last = {pid: look for pid, look in looks.items() if pid in pids}
             self._last |= await self._look([pid for pid in pids if pid not in looks], blind)
@@ -157,6 +160,12 @@ class ProcessesProbe:
             for name in names
         }
 
+    def _news(self) -> bool:
+        """Whether there are sockets whose owner has not been sought."""
+        unsought = frozenset(self._inodes()) - self._owners.sought
+        named = self._process or self._pid is not None
+        return bool(unsought) and not named and self._clock() >= self._searched + NEWS_SECONDS
+
     async def _look(self, pids: Collection[int], blind: Mapping[str, str]) -> dict[int, Look]:
         """Those that are still there; an id may have been given to another process meanwhile."""
         looks = {}
@@ -183,15 +192,15 @@ class ProcessesProbe:
                 found = chosen(self._root, self._process, self._pid, self._child())
                 wait = wait if found.pids else SEARCH_AGAIN_SECONDS
             elif inodes := self._inodes():
-                known = tuple(self._last)
-                found = await owners(self._root, inodes, known, ended=self._ended, child=self._child())
-                wait = SEARCH_AGAIN_SECONDS if found.ended and not found.pids else wait
-                found = found if found.pids else found._replace(pids=known)  # between two connections
+                whole = self._searched >= self._due
+                found = await self._owners.look(inodes, whole=whole)
+                wait = 0.0 if found.goes_on else wait if whole else max(0.0, self._due - self._searched)
+                found = found if found.pids else found._replace(pids=tuple(self._last))  # between two connections
             else:
                 found, wait = Found(tuple(self._last), _NO_SOCKETS, NAME_IT), 0.0
         except OSError as error:
             found = Found((), why(error), "mount /proc")
-        self._due, self._ended = self._searched + wait, found.ended
+        self._due = self._searched + wait
         self._nobody = NoData(_ENDED) if found.pids else NoData(found.because, found.remedy)
         self._because = "" if found.because == _NO_SOCKETS else found.because
         self._left_out = max(0, len(found.pids) - MOST_PROCESSES)

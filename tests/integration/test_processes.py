@@ -9,23 +9,26 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from statistics import fmean
 from typing import Any
 
 import pytest
 
 from agent.history import History
 from agent.rules import BY_ID
-from agent.rules.client_cpu_bound import WAITS
+from agent.rules.client_cpu_bound import RUNS, WAITS
 from agent.rules.rule import Judgement, Present
 from probes.connections import ConnectionsProbe
+from probes.process_search import MOST_LINKS_EACH, MOST_STEPS, OPENING_STEPS
 from probes.processes import ProcessesProbe, ProcessesReading
 from probes.reading import NoData
+from probes.suspension import Window
 from tests.integration.conftest import FAST, START_SECONDS, Start, eventually
 from tests.lab import Unavailable
 from tests.lab.quota import CpuGroup
-from tests.unit.builders import beats, suspension
+from tests.unit.builders import beats, platform, spin, suspension
 
 #: Connects to the port, says so by a byte, and then computes or sleeps; it ends by itself in any case.
 APP = """
@@ -89,10 +92,11 @@ class Watch:
     def look(self) -> ProcessesReading:
         return asyncio.run(self._look())
 
-    def judge(self, looks: int) -> tuple[Judgement, list[ProcessesReading]]:
-        """The verdict after so many looks, beside a heartbeat that is always on time."""
+    def judge(self, looks: int, spins: Sequence[Window] = ()) -> tuple[Judgement, list[ProcessesReading]]:
+        """The verdict after so many looks, beside a heartbeat that is always on time and these spins."""
         history = History(120.0)
-        history.add(suspension(time.monotonic(), beats(0.0, 5.0)))
+        history.add(platform(time.monotonic()))
+        history.add(suspension(time.monotonic(), [*beats(0.0, 5.0), *spins]))
         readings = [asyncio.run(self._look(history))]
         for _ in range(looks):
             time.sleep(1.0)
@@ -125,6 +129,66 @@ def test_an_app_that_computes_while_a_reply_waits_is_found_by_its_connection(run
     assert isinstance(judgement, Present), judgement
 
 
+def test_an_app_that_computes_on_a_crowded_cpu_is_found_where_the_agent_feels_the_crowd(run: Run) -> None:
+    """A neighbour of lower weight takes a quarter of its CPU or more: as a quota would that cannot be seen."""
+    app = run("compute")
+    app.server.sendall(b"12345")
+    crowd = [spin(float(at), burn=0.006, gaps=(0.006,), cause="contention") for at in range(3)]
+    with subprocess.Popen([sys.executable, "-c", "import signal; signal.alarm(120)\nwhile True: pass"]) as neighbour:
+        try:
+            for pid in (app.pid, neighbour.pid):
+                os.sched_setaffinity(pid, {min(os.sched_getaffinity(0))})
+            for pid, nice in ((neighbour.pid, 0), (app.pid, -5)):
+                with suppress(PermissionError):  # then whoever else runs on this CPU counts as much as they do
+                    os.setpriority(os.PRIO_PROCESS, pid, nice)
+            watch = Watch(app)
+            for attempt in range(ATTEMPTS):
+                (alone, readings), (felt, later) = watch.judge(4), watch.judge(4, crowd)
+                shares = [share(reading) for reading in (*readings, *later)]
+                if fmean(ran for ran, _ in shares) > RUNS.value + 0.1 and all(
+                    WAITS.value < w <= 0.5 for _, w in shares
+                ):
+                    break
+                if attempt == ATTEMPTS - 1:
+                    pytest.skip(f"the CPUs are too busy: the app ran and waited {shares}")
+        finally:
+            neighbour.kill()
+    assert not isinstance(alone, Present), alone
+    assert isinstance(felt, Present), felt
+    assert "others want the same CPUs" in felt.evidence[-1].text
+
+
+def test_an_owner_that_is_older_than_300_others_is_found_in_slots_of_bounded_cost(run: Run) -> None:
+    app = run("sleep")
+    watch = Watch(app)
+    with ExitStack() as stack:
+        for _ in range(300):
+            other = stack.enter_context(subprocess.Popen(["sleep", "120"]))
+            stack.callback(other.kill)
+        asyncio.run(watch.connections.read())
+        steps = sum(1 + OPENING_STEPS + descriptors(int(pid)) for pid in os.listdir("/proc") if pid.isdigit())
+        costs, found = [], None
+        while found is None:
+            before = time.thread_time()
+            with suppress(NoData):
+                found = asyncio.run(watch.processes.read())
+            costs.append(time.thread_time() - before)
+            assert len(costs) <= 1 + steps / (MOST_STEPS - MOST_LINKS_EACH)
+    assert watch.processes.pids() == (app.pid,)
+    before = time.thread_time()
+    for _ in range(MOST_STEPS):
+        os.readlink(f"/proc/{app.pid}/fd/0")
+    yardstick = time.thread_time() - before
+    assert max(costs) < 10 * yardstick
+
+
+def descriptors(pid: int) -> int:
+    """How many it has; none when it has ended or may not be looked at."""
+    with suppress(OSError):
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    return 0
+
+
 def test_an_app_that_sleeps_beside_an_unread_reply_is_not_busy(run: Run) -> None:
     app = run("sleep")
     app.server.sendall(b"12345")
@@ -149,7 +213,8 @@ def test_a_process_that_ends_is_told_and_another_that_connects_is_found(run: Run
 
 def test_the_agent_finds_the_app_by_its_connection_alone(run: Run, start: Start) -> None:
     app = run("sleep")
-    slots = [word for name in ("connections", "processes") for word in ("--set", f"{name}.every_seconds=1")]
+    slots = ["--set", "history.seconds=300"]  # each second a look: ten minutes of them would need a larger budget
+    slots += [word for name in ("connections", "processes") for word in ("--set", f"{name}.every_seconds=1")]
     agent = start(*FAST, *slots, "--set", f"connections.ports={app.port}")
 
     def watched() -> bool:

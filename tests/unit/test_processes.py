@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from agent.config import Config
 from probes import process_search
 from probes.platform_trust import Trust
 from probes.process_files import Look, Stat, Thread, guess_runtime, read_stat
-from probes.process_search import Found, chosen, has_name, owners
+from probes.process_search import MOST_LIGHT_ROUNDS, YOUNG, Found, Search, chosen, has_name
 from probes.process_sums import Growth, growth
 from probes.processes import (
     MOST_PROCESSES,
     MOST_THREADS,
+    NEWS_SECONDS,
     SEARCH_AGAIN_SECONDS,
     SEARCH_SECONDS,
     ProcessesProbe,
@@ -66,8 +68,17 @@ def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
 
 
-def search(scene: Scene, inodes: Collection[int], first: tuple[int, ...] = (), ended: int = 0) -> Found:
-    return asyncio.run(owners(scene.fake.root, inodes, first, ended=ended))
+def parts(search: Search, inodes: Collection[int]) -> list[Found]:
+    """What a round tells, part by part."""
+    told = [asyncio.run(search.look(inodes))]
+    while told[-1].goes_on:
+        told.append(asyncio.run(search.look(inodes)))
+    return told
+
+
+def find(scene: Scene, inodes: Collection[int], child: int | None = None) -> Found:
+    """What a first round ends with."""
+    return parts(Search(scene.fake.root, lambda: child), inodes)[-1]
 
 
 # ---- whose they are
@@ -85,11 +96,11 @@ def test_the_agent_and_its_child_are_never_the_app(tmp_path: Path) -> None:
     scene = Scene(tmp_path, child=lambda: AGENT + 1)
     FakeProcess(scene.fake, AGENT, "python3").holds(71)
     scene.process(AGENT + 1, "python3").holds(71)
-    assert asyncio.run(owners(tmp_path, {71}, child=AGENT + 1)).pids == ()
+    assert find(scene, {71}, AGENT + 1).pids == ()
     assert chosen(tmp_path, "python3", None, AGENT + 1).pids == ()
     scene.nothing()
     scene.process(AGENT + 2, "python3").holds(71)
-    assert asyncio.run(owners(tmp_path, {71}, child=AGENT + 1)).pids == (AGENT + 2,)
+    assert find(scene, {71}, AGENT + 1).pids == (AGENT + 2,)
     assert chosen(tmp_path, "python3", None, AGENT + 1).pids == (AGENT + 2,)
     assert scene.read(SEARCH_SECONDS).processes == {"python3": 1}
 
@@ -186,23 +197,141 @@ def test_huge_numbers_of_descriptors_are_bounded_and_said(scene: Scene, count: i
     assert scene.read(SEARCH_SECONDS).processes == {"web": 1}
 
 
-def test_a_scan_is_bounded_begins_with_the_newest_and_goes_on_where_it_ended(
+def test_a_part_is_bounded_begins_with_the_newest_and_the_next_one_goes_on(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_search, "MOST_LINKS", 100)
+    monkeypatch.setattr(process_search, "MOST_STEPS", 100)
     for pid in range(60, 64):
         scene.process(pid, "proxy").holds(others=40)
     web = scene.process(50, "web").holds(71)
-    told = search(scene, {71})
-    assert (told.pids, told.ended) == ((), 61)
-    assert "no more than 100 descriptors of 3 processes" in told.because
-    assert search(scene, {71}, ended=told.ended) == Found((50,))
-    assert search(scene, {71}, first=(50,)) == Found((50,))
+    search = Search(scene.fake.root)
+    first, second = parts(search, {71})  # 44 steps for each proxy; the one that the bound cut short is looked at again
+    assert (first.pids, second) == ((), Found((50,)))
+    assert "no more than 92 descriptors of 2 processes" in first.because
+    assert parts(search, {71}) == [Found((50,))]  # who was the owner comes first
     scene.nothing()
-    assert scene.read(SEARCH_AGAIN_SECONDS).processes == {"web": 1}
+    assert scene.read().processes == {"web": 1}
     web.end()
     scene.process(90, "web").holds(71)
-    assert search(scene, {71}) == Found((90,))
+    assert parts(search, {71})[0] == Found((90,))
+
+
+def test_ids_that_began_anew_are_those_of_the_newest_processes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_search, "MOST_STEPS", 50)
+    for pid in (70, 30_000, 30_001):
+        scene.process(pid, "daemon").holds(others=40)
+    scene.process(60, "web").holds(71)
+    (scene.fake.root / "proc/loadavg").write_text("0.20 0.18 0.12 1/80 65\n")  # 65 was given last: 70 is older
+    assert parts(Search(scene.fake.root), {71}) == [Found((60,))]
+    (scene.fake.root / "proc/loadavg").write_text("0.20 0.18 0.12 1/80 31000\n")
+    assert len(parts(Search(scene.fake.root), {71})) > 1
+
+
+def test_an_owner_that_held_no_connection_for_a_while_still_comes_first(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_search, "MOST_STEPS", 100)
+    scene.process(60, "web").holds(71)
+    search = Search(scene.fake.root)
+    parts(search, {71})
+    for pid in range(900, 910):
+        scene.process(pid, "shell").holds(others=40)
+    assert parts(search, {99})[-1].pids == ()
+    assert parts(search, {71}) == [Found((60,))]
+
+
+def test_those_made_beside_an_owner_come_before_newer_ones(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_search, "MOST_STEPS", 100)
+    scene.process(60, "web").holds(71)
+    search = Search(scene.fake.root)
+    parts(search, {71})
+    scene.process(61, "worker").holds(72)
+    for pid in range(900, 910):
+        scene.process(pid, "shell").holds(others=40)
+    assert parts(search, {71, 72}) == [Found((60, 61))]
+
+
+def test_until_a_round_ends_the_owners_of_the_one_before_count(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_search, "MOST_STEPS", 100)
+    old = scene.process(60, "web").holds(71)
+    other = scene.process(61, "cron").holds(72)
+    search = Search(scene.fake.root)
+    assert parts(search, {71, 72})[-1].pids == (61, 60)
+    (other.directory / "fd/0").unlink()  # it has closed its connection and lives on
+    for pid in range(30, 36):
+        scene.process(pid, "shell").holds(others=90)
+    told = [found.pids for found in parts(search, {71, 99})]
+    assert len(told) > 2
+    assert told == [(61, 60)] * (len(told) - 1) + [(60,)]
+    old.end()
+    assert parts(search, {99})[0].pids == ()
+
+
+def test_a_round_in_vain_is_made_again_less_often_and_new_processes_are_looked_at_meanwhile(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pid in range(100, 100 + 10 * YOUNG):
+        scene.process(pid, "shell").holds(others=2)
+    search = Search(scene.fake.root)
+    count, links = counted(monkeypatch), []
+    for _ in range(10):
+        told = parts(search, {71})[-1]
+        assert f"none of the {10 * YOUNG} other processes" in told.because
+        links.append(count())
+    whole = links[0]
+    assert [taken == whole for taken in links] == [True, True, False, True, False, False, False, True, False, False]
+    assert max(taken for taken in links if taken != whole) < whole / 5
+    scene.process(9000, "web").holds(71)
+    assert parts(search, {71}) == [Found((9000,))]
+    for _ in range(MOST_LIGHT_ROUNDS + 1):
+        assert parts(search, {71, 72})[-1].pids == (9000,)
+    assert parts(search, {71}) == [Found((9000,))]
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many links were read and directories opened since it was asked the last time."""
+    calls: list[str] = []
+
+    def counting(work: Callable[..., Any]) -> Callable[..., Any]:
+        def done(path: Any, *more: Any) -> Any:
+            calls.append(path)
+            return work(path, *more)
+
+        return done
+
+    for name in ("readlink", "scandir"):
+        monkeypatch.setattr(os, name, counting(getattr(os, name)))
+
+    def take() -> int:
+        number = len(calls)
+        calls.clear()
+        return number
+
+    return take
+
+
+@pytest.mark.parametrize(("owner", "most"), [(1000, 4), (1599, 1)], ids=["oldest", "newest"])
+def test_among_600_processes_the_owner_is_found_and_each_slot_does_a_bounded_part(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, owner: int, most: int
+) -> None:
+    """A third are kernel threads, which have no descriptors, a third have 20, a third are in another network namespace."""
+    for pid in (AGENT, *range(1000, 1600)):
+        process = FakeProcess(scene.fake, pid, "daemon")
+        (process.directory / "ns").mkdir()
+        (process.directory / "ns/net").symlink_to("net:[2]" if pid % 3 == 2 and pid != AGENT else "net:[1]")
+        if pid % 3 == 0:
+            process.holds(others=20)
+    FakeProcess(scene.fake, owner, "app").holds(71, others=20)
+    count, taken = counted(monkeypatch), []
+    found: Mapping[str, float] = {}
+    while not found:
+        with suppress(NoData):
+            found = scene.read().processes or {}
+        taken.append(count())
+        assert len(taken) <= most
+    assert found == {"app": 1}
+    # The bound, a process that begins within it, and the few links of the look at those who were found.
+    assert max(taken) <= process_search.MOST_STEPS + process_search.MOST_LINKS_EACH
 
 
 def test_other_network_namespaces_are_passed_over(scene: Scene) -> None:
@@ -213,18 +342,18 @@ def test_other_network_namespaces_are_passed_over(scene: Scene) -> None:
     FakeProcess(scene.fake, 60, "web").holds(71)
     FakeProcess(scene.fake, 61, "web").holds(71)
     FakeProcess(scene.fake, 62, "web").holds(others=600)
-    assert search(scene, {71}) == Found((60,))
-    assert "at once" not in search(scene, {72}).because
+    assert find(scene, {71}) == Found((60,))
+    assert "descriptors" not in find(scene, {72}).because
 
 
-def test_a_scan_is_bounded_in_processes_too(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_search, "MOST_SCANNED", 3)
+def test_a_part_is_bounded_in_processes_too(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_search, "MOST_STEPS", 3 * (1 + process_search.OPENING_STEPS))
     for pid in range(60, 66):
         scene.process(pid, "shell")
-    told = search(scene, {71})
-    assert "of 3 processes" in told.because
-    assert "of 3 processes" in search(scene, {71}, ended=told.ended).because
-    assert told.ended == 63
+    search = Search(scene.fake.root)
+    first, second = (asyncio.run(search.look({71})) for _ in range(2))
+    assert "of 3 processes" in first.because
+    assert "none of the 6 other processes" in second.because
 
 
 def test_a_scan_lets_the_event_loop_go_on(scene: Scene) -> None:
@@ -232,13 +361,13 @@ def test_a_scan_lets_the_event_loop_go_on(scene: Scene) -> None:
 
     async def count() -> int:
         turns = 0
-        scan = asyncio.create_task(owners(scene.fake.root, {71}))
+        scan = asyncio.create_task(Search(scene.fake.root).look({71}))
         while not scan.done():
             await asyncio.sleep(0)
             turns += 1
         return turns
 
-    assert asyncio.run(count()) >= 500 // process_search.LINKS_AT_ONCE
+    assert asyncio.run(count()) >= 500 // process_search.STEPS_AT_ONCE
 
 
 def test_of_many_processes_eight_are_watched_and_the_rest_is_counted(tmp_path: Path) -> None:
@@ -249,17 +378,57 @@ def test_of_many_processes_eight_are_watched_and_the_rest_is_counted(tmp_path: P
     assert (reading.processes, reading.left_out) == ({"web": MOST_PROCESSES}, 15 - MOST_PROCESSES)
 
 
-def test_the_search_is_rare_and_sooner_when_one_is_gone(scene: Scene) -> None:
+def test_the_search_is_rare_and_sooner_when_one_is_gone(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     old = scene.process(60, "web").holds(71)
+    idle = scene.process(59, "idle")
+    count = counted(monkeypatch)
     scene.read()
+    searched = count()
+    idle.holds(71)
+    assert scene.read(SEARCH_SECONDS / 2).processes == {"web": 1}
+    assert count() < searched
+    assert scene.read(SEARCH_SECONDS / 2).processes == {"web": 1}  # it is looked at first, and holds all
+    old.end()
+    scene.nothing(1.0)
+    assert scene.read(SEARCH_AGAIN_SECONDS).processes == {"idle": 1}
+
+
+def test_for_a_new_socket_new_processes_are_looked_at_soon_and_old_ones_at_the_next_search(scene: Scene) -> None:
+    scene.process(60, "web").holds(71)
+    idle = scene.process(30, "idle")
+    for pid in range(100, 100 + YOUNG):
+        young = scene.process(pid, "shell")
+    scene.inodes = {71, 99}
+    assert scene.read().processes == {"web": 1}
     scene.process(61, "late").holds(72)
     scene.inodes = {71, 72}
-    assert scene.read(SEARCH_SECONDS / 2).processes == {"web": 1}
-    assert scene.read(SEARCH_SECONDS / 2).processes == {"web": 1, "late": 1}
-    old.end()
-    assert scene.read(1.0).processes == {"late": 1}
-    scene.process(62, "new").holds(71)
-    assert scene.read(SEARCH_AGAIN_SECONDS).processes == {"late": 1, "new": 1}
+    assert scene.read(NEWS_SECONDS).processes == {"web": 1, "late": 1}
+    scene.inodes = {71, 72, 73}
+    assert scene.read(NEWS_SECONDS).processes == {"web": 1, "late": 1}
+    idle.holds(74)
+    scene.inodes = {71, 72, 74}
+    assert scene.read(NEWS_SECONDS).processes == {"web": 1, "late": 1}  # it is old and held none
+    young.holds(75)
+    scene.inodes = {71, 72, 74, 75}
+    assert scene.read(NEWS_SECONDS).processes == {"web": 1, "late": 1, "shell": 1}  # it had not come to connecting yet
+    assert scene.read(SEARCH_SECONDS).processes == {"web": 1, "late": 1, "shell": 1, "idle": 1}
+
+
+def test_sockets_that_come_and_go_cost_a_look_at_the_owners_and_not_at_all_processes(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.process(60, "web").holds(71, others=5)
+    for pid in range(100, 200):
+        scene.process(pid, "shell").holds(others=10)
+    scene.inodes = {71, 1000}  # the second one is closed before anybody can be found
+    count, taken = counted(monkeypatch), []
+    for number in range(1001, 1041):
+        assert scene.read().processes == {"web": 1}
+        taken.append(count())
+        scene.inodes = {71, number}
+    whole = max(taken)
+    assert whole > 1000
+    assert sum(links > whole / 2 for links in taken) <= 2 + 40 * 10.0 / SEARCH_SECONDS / (MOST_LIGHT_ROUNDS + 1) + 1
 
 
 def test_a_process_that_is_gone_is_searched_for_again(scene: Scene) -> None:
