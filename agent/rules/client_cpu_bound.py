@@ -1,11 +1,19 @@
 """The app itself computes while the replies of its database wait: nobody takes its CPU, and nobody else is slow.
 
-Three things must come together.  The database's side feels it: replies lie unread (``client_not_reading``), the pool
-is used up (``pool_saturated``), or sessions stand idle in a transaction.  A thread of the app runs nearly all the
-time, or the app uses up its CPU limit.  And the CPU is not taken away: the thread hardly waits for it, the quota
-hardly holds it, and no gap is the hypervisor's or unexplained, because in a guest without a steal clock CPU time
-runs through those (FIELD-NOTES 2).  A busy worker that keeps nobody waiting is healthy.  libpq drains its socket in
-one burst, so there the pool or the server's view has to tell.
+Three things must come together.  The database's side feels it: replies lie unread, the pool is used up
+(``pool_saturated``), sessions stand idle in a transaction, or the thread that computes has no time for its own page of
+metrics.  A thread of the app is ready to run nearly all the time, or the app uses up its CPU limit.  And the CPU is not
+taken away: the quota hardly holds it, and no gap is the hypervisor's or unexplained, because in a guest without a steal
+clock CPU time runs through those (FIELD-NOTES 2).  A busy worker that keeps nobody waiting is healthy.  libpq drains its
+socket in one burst, so there the pool or the server's view has to tell.
+
+On a crowded machine a thread that computes waits for its turns and runs for less than all the time: what counts is that
+it is ready, and that it waits no longer than the agent's own bursts do, which share the CPUs with it and no quota.  The
+crowd is named beside it, and is a finding of its own (``cpu_contended``).  Where the agent feels no crowd, a thread that
+waits is held by a quota that cannot be seen from here.
+
+Half of the looks' share by which unread replies are a finding is enough here: other connections, such as an idle pool,
+thin it out (a node that computed all the time: 21 to 33 % of the looks at its connections), and the thread speaks too.
 
 In Python one thread of an interpreter runs at a time, so there the whole process counts as one thread.
 
@@ -21,24 +29,33 @@ from typing import NamedTuple
 from agent import breakdown, waits
 from agent.history import History
 from agent.report import Advice, Evidence
-from agent.rules import client_not_reading, pool_saturated, targets
+from agent.rules import client_not_reading, cpu_contended, pool_saturated, settings, targets
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from probes import page
 from probes.cgroup import CgroupReading
 from probes.connections import ConnectionsReading
+from probes.pool import PoolReading
 from probes.postgres_server import PostgresServerReading
 from probes.process_files import Runtime
 from probes.processes import ProcessesReading
 
 SPAN = 60.0
-BUSY = Threshold("busiest thread runs, at least", 0.85, "ratio", "whoever comes to it then waits for its turns")
+BUSY = Threshold(
+    "busiest thread runs or waits for a CPU, at least", 0.85, "ratio", "whoever comes to it then waits for its turns"
+)
+RUNS = Threshold(
+    "it runs, on average at least", 0.5, "ratio", "below it a crowd, if there is one, is the finding and not the app"
+)
 WAITS = Threshold(
-    "its run delay, at most",
+    "its run delay beyond that of the agent's own bursts, at most",
     0.1,
     "ratio of run and run delay",
     "a quota makes 0.85 and more, busy neighbours up to 0.7",
 )
 MOST = Threshold("readings in which that is so", 0.75, "ratio", "most of a minute: one batch is not a state")
 HELD = Threshold("sessions idle in a transaction, on average", 0.5, "", "the app holds them while it computes")
+UNREAD = Threshold("or samples with an unread reply", 0.15, "ratio", "half of what is a finding without a busy thread")
+LATE = Threshold("or looks in which its page of metrics came too late", 0.3, "ratio", "who computes serves no page")
 LOOKS = Threshold("readings to judge by", 3, "", "fewer are a moment")
 WHOLE = Threshold("or use of the CPU limit", 0.9, "ratio", "many threads, of which none is that busy")
 TAKEN = Threshold("CPU taken away, at most", 0.05, "ratio", "above it the app is stopped: the CPU findings speak")
@@ -64,18 +81,22 @@ def _judge(history: History) -> Judgement:
     if not isinstance(matters, Present):
         return matters
     readings = history.window(ProcessesReading, SPAN)
-    work = max(_work(readings), key=lambda w: (w.busy, w.ran), default=None)
-    cpu = breakdown.cpu(history, SPAN)
+    crowd, cpu = _crowd(history), breakdown.cpu(history, SPAN)
+    work = max(_work(readings, crowd), key=lambda w: (w.busy, w.ran), default=None)
     if work is None or cpu is None:
         because, remedy = history.why_missing(ProcessesReading, SPAN)
         blind = readings[-1].unseen.get("busiest_thread_ratio") if readings else None
         return Unknown(because or blind or f"fewer than {LOOKS.value} looks at the app could be compared", remedy)
     use, held = _quota(history, readings)
+    computes = work.busy >= MOST.value and work.ran >= RUNS.value
     evidence = [Evidence(str(work), work.ran, "ratio"), *matters.evidence[:1]]
     if use is not None:  # the headline, where no single thread is
         told = Evidence(f"the app used {use:.0%} of its CPU limit", use, "of the limit")
-        evidence.insert(int(work.busy >= MOST.value), told)
-    if work.busy < MOST.value and (use is None or use < WHOLE.value):
+        evidence.insert(int(computes), told)
+    if crowded := crowd > WAITS.value:
+        text = f"others want the same CPUs: bursts of the agent waited {crowd:.0%} of the time for one"
+        evidence.append(Evidence(text, crowd, "ratio"))
+    if not computes and (use is None or use < WHOLE.value):
         part = readings[-1].unseen.get("busiest_thread_ratio")  # beside a value: some threads were not looked at
         if part and max((readings[-1].busiest_process_cores or {}).values(), default=0.0) >= BUSY.value:
             return Unknown(part)
@@ -84,7 +105,7 @@ def _judge(history: History) -> Judgement:
     if taken > TAKEN.value:
         why = f"the app's CPU was taken away {taken:.0%} of the time: it is stopped rather than busy"
         return Absent(why, (Evidence(why, taken, "ratio"), *evidence))
-    return Present("warning", 0.7 if work.waited is None else 0.85, "the app", tuple(evidence), Advice(
+    return Present("warning", 0.7 if work.waited is None or crowded else 0.85, "the app", tuple(evidence), Advice(
         ADVICE, (*BY_RUNTIME[work.runtime], *ALWAYS), "work on the app; more processes and threads use more memory",
         "a faster database, an index, a larger pool or another billing mode: the replies are here, and the CPU too",
     ))  # fmt: skip
@@ -96,15 +117,51 @@ def _why_it_matters(history: History) -> Judgement:
     for judgement in (unread, pool):
         if isinstance(judgement, Present):
             return judgement
+    found = (_held_transactions(history), _unread(history), _late_page(history))
+    evidence = next(filter(None, found), None)
+    return unread if evidence is None else Present("info", 1.0, "the app", (evidence,), Advice(ADVICE))
+
+
+def _held_transactions(history: History) -> Evidence | None:
     for target in history.targets(PostgresServerReading):
         seen = waits.sessions(history, SPAN, target)
         if seen is not None and seen.idle_in_transaction >= HELD.value:
             text = f"{seen.idle_in_transaction:.1f} sessions of {targets.name(target)} stand idle in a transaction at any moment"
-            return Present("info", 1.0, "the app", (Evidence(text, seen.idle_in_transaction),), Advice(ADVICE))
-    return unread
+            return Evidence(text, seen.idle_in_transaction)
+    return None
 
 
-def _work(readings: Sequence[ProcessesReading]) -> list[_Work]:
+def _unread(history: History) -> Evidence | None:
+    for remote, seen in waits.connections(history, SPAN).items():
+        if seen.unread >= UNREAD.value and seen.readings >= LOOKS.value:
+            text = f"in {seen.unread:.0%} of the looks at {seen.count:.0f} connections to {remote} the reply lay unread"
+            return Evidence(text, seen.unread, "ratio")
+    return None
+
+
+def _late_page(history: History) -> Evidence | None:
+    slots = history.slots(PoolReading, SPAN)
+    late = sum(page.LATE in slot.because for slot in slots) / len(slots) if len(slots) >= LOOKS.value else 0.0
+    text = f"in {late:.0%} of the looks the app did not serve its page of metrics in time"
+    return Evidence(text, late, "ratio") if late >= LATE.value else None
+
+
+def _crowd(history: History) -> float:
+    """The share of the time for which the agent's own work, when ready, waited for a CPU; no quota is in it."""
+    if settings.cannot_count(history, "run_delay") is not None:
+        return 0.0
+    cpu, view = breakdown.cpu(history, SPAN), breakdown.spin_view(history, SPAN, int(cpu_contended.RECENT.value))
+    waited = len(view.with_cause("contention", 0.001)) > 1  # one is a throw of the dice
+    spun = view.causes.contention / view.wall if waited else 0.0
+    return max(spun, cpu.shares["suspended_contention"] if cpu else 0.0)
+
+
+def _busy(ran: float, waited: float, crowd: float) -> bool:
+    ready = ran + waited
+    return ready >= BUSY.value and waited <= (WAITS.value + crowd) * ready
+
+
+def _work(readings: Sequence[ProcessesReading], crowd: float) -> list[_Work]:
     """The work of those that are still there and were looked at often enough."""
     told: dict[str, list[tuple[float, float | None]]] = {}
     for r in readings:
@@ -116,7 +173,7 @@ def _work(readings: Sequence[ProcessesReading]) -> list[_Work]:
         _Work(
             name, readings[-1].runtimes[name], fmean(ran for ran, _ in found),
             fmean(known) if (known := [waited for _, waited in found if waited is not None]) else None,
-            fmean(ran >= BUSY.value and (waited or 0.0) <= WAITS.value * (ran + (waited or 0.0)) for ran, waited in found),
+            fmean(_busy(ran, waited or 0.0, crowd) for ran, waited in found),
         )
         for name, found in told.items() if len(found) >= LOOKS.value and name in readings[-1].runtimes
     ]  # fmt: skip
@@ -163,12 +220,12 @@ RULE = Rule(
     id="client_cpu_bound",
     title="The app computes while the replies of its database wait",
     meaning=(
-        "A thread of the app runs nearly all the time, or the app uses up its CPU limit, without being held up, and "
-        "meanwhile replies lie unread, the pool is used up, or transactions stand open."
+        "A thread of the app is ready to run nearly all the time, or the app uses up its CPU limit, without being held up, "
+        "and meanwhile replies lie unread, the pool is used up, transactions stand open, or its own page comes too late."
     ),
     disproof="top -H shows no thread of the app near 100 % while replies lie unread (ss -tn, Recv-Q)",
     needs=(ConnectionsReading,),
-    thresholds=(BUSY, WAITS, MOST, HELD, LOOKS, WHOLE, TAKEN),
+    thresholds=(BUSY, RUNS, WAITS, MOST, HELD, UNREAD, LATE, LOOKS, WHOLE, TAKEN),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,

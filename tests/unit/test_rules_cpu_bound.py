@@ -13,12 +13,14 @@ from agent.diagnosis import Engine
 from agent.report import AgentSelf
 from agent.rules import BY_ID, client_cpu_bound
 from agent.rules.rule import Absent, Judgement, Present, Unknown
+from probes import page
 from probes.connections import ConnectionsReading
+from probes.pool import PoolReading
 from probes.postgres_server import PostgresServerReading
 from probes.process_files import Runtime
 from probes.processes import ProcessesReading
 from probes.reading import NoData, specs
-from tests.unit.builders import Scene, cgroup
+from tests.unit.builders import Burst, Scene, cgroup
 
 DB = "10.0.0.1:5432"
 
@@ -65,6 +67,7 @@ def judge(made: Scene) -> Judgement:
 
 
 HELD = {"limit": 0.95, "throttled": 1.0, "hits": 40.0, "usage": 4.7}
+CROWD: dict[str, Any] = {"gap": 0.03, "cause": "contention"}
 OWN: dict[str, Any] = {"gap": 0.05, "cause": "quota", "limit": 0.5}
 FREE = {"limit": 2.0, "throttled": 0.01, "hits": 1.0, "usage": 9.6}
 
@@ -79,7 +82,14 @@ FREE = {"limit": 2.0, "throttled": 0.01, "hits": 1.0, "usage": 9.6}
         pytest.param(scene(*[look(0.3, cores=1.9, own=True)] * 6, limit=2.0), Present, id="and that is the agent's too"),
         pytest.param(scene(*[look(0.3, whole=0.99, runtime="python")] * 6), Present, id="threads of one interpreter"),
         pytest.param(scene(*[look()] * 6, **OWN), Present, id="only the agent is throttled"),
+        pytest.param(scene(*[look(0.92, 0.08)] * 6), Present, id="ready all the time, with a few turns to wait for"),
+        pytest.param(scene(*[look(0.66, 0.33)] * 6, **CROWD), Present, id="it computes in a crowd that the agent feels"),
+        pytest.param(scene(*[look()] * 6, unread=0.2), Present, id="idle connections beside those that it holds"),
         pytest.param(scene(*[look(0.1)] * 6), Absent, id="it sleeps"),
+        pytest.param(scene(*[look(0.3, 0.15)] * 6, **CROWD), Absent, id="it works a little in a crowd"),
+        pytest.param(scene(*[look(0.5, 0.5)] * 6, **CROWD), Absent, id="a crowd takes half of its CPU"),
+        pytest.param(scene(*[look(0.05, 0.94)] * 6, **CROWD), Absent, id="throttled in a crowd, quota not visible"),
+        pytest.param(scene(*[look(0.62, 0.38)] * 6, spins=Burst((0.001,)), cause="contention"), Absent, id="a small crowd"),
         pytest.param(scene(*[look(0.3, cores=1.9)] * 6, limit=2.0), Absent, id="a limit that is only the agent's"),
         pytest.param(scene(*[look()] * 6, unread=0.02), Absent, id="a healthy worker: its replies are read"),
         pytest.param(scene(*[look()] * 3, *[look(0.2)] * 3), Absent, id="a batch"),
@@ -121,6 +131,45 @@ def test_the_finding_says_what_ran_and_that_replies_wait() -> None:
     assert (judgement.severity, judgement.scope) == ("warning", "the app")
     assert judgement.evidence[0].text == "the busiest thread of api ran 97% of the time and waited 1% for a CPU"
     assert "75% of" in judgement.evidence[1].text
+
+
+def test_the_crowd_is_named_apart_and_lowers_the_confidence() -> None:
+    crowded, free = judge(scene(*[look(0.66, 0.33)] * 6, **CROWD)), judge(scene(*[look()] * 6))
+    assert isinstance(crowded, Present)
+    assert isinstance(free, Present)
+    assert crowded.evidence[0].text == "the busiest thread of web ran 66% of the time and waited 33% for a CPU"
+    assert "others want the same CPUs" in crowded.evidence[-1].text
+    assert not any("others want" in each.text for each in free.evidence)
+    assert crowded.confidence < free.confidence
+
+
+@pytest.mark.parametrize(
+    ("reason", "ran", "verdict"),
+    [(page.LATE, 0.97, Present), (page.LATE, 0.2, Absent), ("Connect call failed", 0.97, Absent)],
+    ids=["it computes", "it sleeps and is slow", "it serves no page"],
+)
+@pytest.mark.parametrize(("late", "looks"), [(2, 6), (6, 6)])
+def test_who_computes_has_no_time_for_its_own_page(
+    reason: str, ran: float, verdict: type, late: int, looks: int
+) -> None:
+    made = scene(*[look(ran)] * 6, unread=0.02)
+    for number in range(looks):
+        if number < late:
+            made.history.miss(PoolReading, "", NoData(f"pool.metrics_url: {reason}"))
+        else:
+            made.history.add(PoolReading(taken=0.0, libraries={}))
+    judgement = judge(made)
+    assert isinstance(judgement, verdict), judgement
+    if isinstance(judgement, Present):
+        assert f"in {late / looks:.0%} of the looks" in judgement.evidence[1].text
+
+
+def test_one_page_of_many_that_came_late_is_chance() -> None:
+    made = scene(*[look()] * 6, unread=0.02)
+    made.history.miss(PoolReading, "", NoData(page.LATE))
+    for _ in range(5):
+        made.history.add(PoolReading(taken=0.0, libraries={}))
+    assert isinstance(judge(made), Absent)
 
 
 def test_the_headline_is_the_limit_where_no_single_thread_is_busy() -> None:
