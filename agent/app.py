@@ -240,6 +240,7 @@ class Agent:
 
     def _after(self, readings: Sequence[Reading]) -> None:
         self.pulse.note()
+        self.state.report_failures = self.schedule.failures
         for reading in readings:
             self.on_reading(reading)
             if isinstance(reading, ProcessesReading) and reading.own_group is False and not self._group_is_watched:
@@ -250,8 +251,9 @@ class Agent:
         """Judge the history now and swap the new report in."""
         cpu_seconds, memory = self.cost.measure()
         this = AgentSelf(
-            __version__, round(self.cost.uptime_seconds, 1), round(cpu_seconds, 3), memory, self.schedule.skipped
-        )
+            __version__, round(self.cost.uptime_seconds, 1), round(cpu_seconds, 3), memory, self.schedule.skipped,
+            self.schedule.failures,
+        )  # fmt: skip
         report, changes = self.engine.evaluate(this)
         self._version += 1
         platform = self.history.latest(PlatformReading)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from agent.causes import LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE, Beats, Causes, attribute, digest
-from agent.history import History
+from agent.history import History, once
 from probes.cgroup import CgroupReading
 from probes.platform import PlatformReading
 from probes.postgres import PostgresReading
@@ -69,6 +69,7 @@ class Throttling:
     ran: float = 0.0
 
 
+@once
 def throttling(history: History, seconds: float, target: str = "") -> Throttling | None:
     """The group's throttling, ``None`` when its counters could not be read.
 
@@ -107,6 +108,7 @@ def _grown(readings: Sequence[CgroupReading], field: str, path: str) -> float:
     return float(sum((getattr(r, field) or {}).get(path, 0.0) for r in readings))
 
 
+@once
 def cores_used(history: History, seconds: float, target: str = "", *, since: float = 0.0) -> float | None:
     """Cores that the group with the lowest limit used, or the own group where none has one.
 
@@ -122,6 +124,7 @@ def cores_used(history: History, seconds: float, target: str = "", *, since: flo
     return _grown(readings, "usage_seconds", path) / wall
 
 
+@once
 def cpu(history: History, seconds: float) -> CpuBreakdown | None:
     """The CPU breakdown of the last ``seconds``; ``None`` while there is no heartbeat.
 
@@ -130,7 +133,7 @@ def cpu(history: History, seconds: float) -> CpuBreakdown | None:
     app's busy thread does.
     """
     readings = history.window(SuspensionReading, seconds)
-    beats = sum((digest(r).beats for r in readings), Beats())
+    beats = Beats.sum(digest(r).beats for r in readings)
     if not beats.seconds or not (beats.samples or beats.frozen):
         return None
     freeze = min(1.0, beats.frozen / beats.seconds)
@@ -183,7 +186,7 @@ def _assign_unknown(history: History, causes: Causes, share: float, readings: Se
     if causes.unknown + causes.contention <= 0 or not share or not wall:
         return causes
     each = causes.total / (share * wall)  # late heartbeats per suspended second
-    felt = sum((attribute(w) for r in readings for w in digest(r).spins), Causes())
+    felt = Causes.sum(attribute(w) for r in readings for w in digest(r).spins)
     told = felt.hypervisor + felt.unknown
     moved = causes.unknown * (felt.hypervisor / told if told else 0.0)
     taken = _taken_seconds(readings)
@@ -239,6 +242,7 @@ class RoundTrip:
         return any(quick) and quick != sorted(quick) and quick != sorted(quick, reverse=True)
 
 
+@once
 def round_trips(history: History, seconds: float, target: str, latest: int = 1000) -> dict[str, RoundTrip]:
     """The ``latest`` round trips to one database: operation -> mean parts; empty while none was answered."""
     readings = [r for r in history.window(PostgresReading, seconds, target) if r.up][-latest:]
@@ -279,8 +283,14 @@ class SpinView:
         return tuple(w for w in self.spins if getattr(attribute(w), part) >= least)
 
 
+@once
 def spin_view(history: History, seconds: float, most: int = 1000) -> SpinView:
     """The last ``most`` spins of the last ``seconds``."""
-    spins = tuple(w for r in history.window(SuspensionReading, seconds) for w in digest(r).spins)[-most:]
-    causes = sum((attribute(w) for w in spins), Causes())
+    spins = _spins(history, seconds)[-most:]
+    causes = Causes.sum(map(attribute, spins))
     return SpinView(spins, causes, sum(w.end - w.start for w in spins))
+
+
+@once
+def _spins(history: History, seconds: float) -> tuple[Window, ...]:
+    return tuple(w for r in history.window(SuspensionReading, seconds) for w in digest(r).spins)

@@ -37,8 +37,12 @@ LOOK_COST_SECONDS = 2e-3
 PROCESSES_COST_SECONDS = 1e-3
 #: Upper bound of one slot's readings in the history (48 windows of 14 numbers and their containers).
 SLOT_BYTES = 24_000
-#: The same of one look at seventeen pools with long names (measured: 8300).
+#: The same of one look at seventeen pools with long names (measured: 8300), at the connections to 33 endpoints (26200),
+#: at eight processes (5500), and at one database from both sides (2900 and 4000).
 POOL_BYTES = 9_000
+CONNECTIONS_BYTES = 27_000
+PROCESSES_BYTES = 6_000
+POSTGRES_BYTES = 8_000
 #: One look at the app's output, at some hundred files, and at a page of a log collector; a hook sends each 2 s (measured).
 PIPE_COST_SECONDS = 0.2e-3
 FILES_COST_SECONDS = 3e-3
@@ -96,12 +100,18 @@ def _logs_cpu_ratio(config: Config) -> float:
 
 def history_bytes(config: Config) -> int:
     """Upper bound of the history's memory."""
-    seconds, logs = config.history.seconds, config.logs
-    pools = int(seconds / config.pool.every_seconds) * POOL_BYTES if config.pool.metrics_url else 0
+    logs, postgres = config.logs, config.postgres
     streams = STREAMS_BYTES * (config.watches_output + len(logs.files))
     queues = QUEUES_BYTES * (bool(logs.hook_listen) + len(logs.metrics_urls))
-    backlogs = int(seconds / logs.every_seconds) * (streams + queues)
-    return int(seconds / config.suspension.every_seconds) * SLOT_BYTES + pools + backlogs
+    rows = (
+        (config.suspension.every_seconds, SLOT_BYTES),
+        (config.pool.every_seconds, POOL_BYTES * bool(config.pool.metrics_url)),
+        (config.connections.every_seconds, CONNECTIONS_BYTES * bool(config.connections.ports)),
+        (config.processes.every_seconds, PROCESSES_BYTES * config.watches_processes),
+        (postgres.every_seconds, POSTGRES_BYTES * len(postgres.targets)),
+        (logs.every_seconds, streams + queues),
+    )
+    return sum(int(config.history.seconds / every) * size for every, size in rows)
 
 
 def load(

@@ -85,6 +85,10 @@ class Engine:
 
     def evaluate(self, agent: AgentSelf) -> tuple[Report, list[Change]]:
         """Judge every rule now and build the report."""
+        with self._history.moment():
+            return self._evaluate(agent)
+
+    def _evaluate(self, agent: AgentSelf) -> tuple[Report, list[Change]]:
         answers: dict[str, Judgement] = {}
         before = {rule.id: self._states[rule.id].verdict for rule in self.rules}
         for rule in self.rules:

@@ -3,18 +3,25 @@
 How much is kept is a constant of the configuration (``agent.config.history_bytes``), whatever
 happens.  *Coverage* is the share of due slots that carried data: the engine answers UNKNOWN below
 one half, whatever a rule says, so a probe that mostly fails can never look like a healthy system.
+
+The rules of one report ask for the same sums over the same spans: inside :meth:`History.moment` time stands still and
+each sum that is marked with :func:`once` is worked out once.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar, cast
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 from probes.reading import NoData, Reading
 
 R = TypeVar("R", bound=Reading)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Slot(NamedTuple):
@@ -26,13 +33,47 @@ class Slot(NamedTuple):
     remedy: str = ""
 
 
+def once(work: Callable[Concatenate[History, P], T]) -> Callable[Concatenate[History, P], T]:
+    """A pure sum over a history that many ask for: worked out once in each :meth:`History.moment`.
+
+    Its arguments must be hashable and its result is shared: nobody may change it.
+    """
+
+    @wraps(work)
+    def asked(history: History, /, *args: P.args, **given: P.kwargs) -> T:
+        if history.known is None:
+            return work(history, *args, **given)
+        key = (work, args, tuple(given.items()))
+        if key not in history.known:
+            history.known[key] = work(history, *args, **given)
+        return cast("T", history.known[key])
+
+    return asked
+
+
 class History:
     """Readings of the last ``seconds``.  ``clock`` is monotonic seconds."""
 
     def __init__(self, seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = seconds
-        self.clock = clock
+        self._clock = clock
+        self._now: float | None = None
         self._slots: dict[tuple[type[Reading], str], deque[Slot]] = {}
+        #: What :func:`once` has worked out in this moment; None outside of one.
+        self.known: dict[Hashable, Any] | None = None
+
+    def clock(self) -> float:
+        """Monotonic seconds; inside a moment always the same."""
+        return self._clock() if self._now is None else self._now
+
+    @contextmanager
+    def moment(self) -> Iterator[None]:
+        """One moment for all who ask within.  Nothing may be added meanwhile."""
+        self._now, self.known = self._clock(), {}
+        try:
+            yield
+        finally:
+            self._now = self.known = None
 
     def add(self, reading: Reading) -> None:
         """Remember a reading."""
@@ -49,15 +90,21 @@ class History:
         while slots and slots[0].at < horizon:
             slots.popleft()
 
+    @once
     def slots(self, reading_type: type[Reading], seconds: float, target: str = "") -> list[Slot]:
         """Every slot of the last ``seconds``, oldest first."""
-        horizon = self.clock() - seconds
-        return [slot for slot in self._slots.get((reading_type, target), ()) if slot.at >= horizon]
+        horizon, found = self.clock() - seconds, []
+        for slot in reversed(self._slots.get((reading_type, target), ())):  # the span is short, the history long
+            if slot.at < horizon:
+                break
+            found.append(slot)
+        found.reverse()
+        return found
 
     def window(self, reading_type: type[R], seconds: float, target: str = "") -> list[R]:
         """The readings of the last ``seconds``, oldest first."""
-        found = (slot.reading for slot in self.slots(reading_type, seconds, target))
-        return [cast("R", reading) for reading in found if reading is not None]
+        slots = self.slots(reading_type, seconds, target)
+        return cast("list[R]", [slot.reading for slot in slots if slot.reading is not None])
 
     def latest(self, reading_type: type[R], target: str = "") -> R | None:
         """The newest reading, or ``None`` when there is none in the whole history."""

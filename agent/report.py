@@ -111,13 +111,17 @@ class Breakdown:
 
 @dataclass(frozen=True, slots=True)
 class AgentSelf:
-    """The agent's own identity and cost.  ``cpu_seconds`` covers the agent and its child since start."""
+    """The agent's own identity and cost.  ``cpu_seconds`` covers the agent and its child since start.
+
+    ``report_failures`` counts the reports that a defect kept from being made: the one before stayed.
+    """
 
     version: str
     uptime_seconds: float
     cpu_seconds: float
     memory_bytes: int
     slots_skipped: int = 0
+    report_failures: int = 0
 
 
 @dataclass(frozen=True, slots=True)

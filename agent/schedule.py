@@ -3,8 +3,9 @@
 News from a probe brings the slots forward (:meth:`Schedule.nudge`), so they can be rare.  Deadlines are
 absolute and monotonic; a slot that was missed is counted and skipped, never caught up, so a suspended
 agent does not wake to a burst of its own making.  Slots that fall close together run in one wake-up; a
-probe that is slow reports when it is back, and the others do not wait for it.  One second apart, a *pulse* notes that the loop is alive: it is the witness by which the
-suspension probe tells a frozen instance from a stopped child, and its lateness is exported.
+probe that is slow reports when it is back, and the others do not wait for it.  One second apart, a *pulse* notes that
+the loop is alive: it is the witness by which the suspension probe tells a frozen instance from a stopped child, and its
+lateness is exported.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ NUDGED_EVERY = 30.0
 #: A probe that is not back after this long, such as one that asks a dead server, no longer holds up the report.
 PATIENCE_SECONDS = 0.5
 _GOLDEN = 0.6180339887498949
+
+#: After so many slots without data in a row a probe's last values are no longer those of now.
+STALE_SLOTS = 3
 
 OUTCOMES = ("ok", "no_data", "failed", "timeout", "skipped")
 
@@ -86,13 +90,16 @@ class Entry:
     outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
     last_success: float | None = None
     running: bool = False
+    missed: int = 0
+    """Slots without data since."""
 
 
 class Schedule:
     """Runs probes into a History and calls ``after`` once per wake-up.
 
     ``over_budget`` is asked before each wake-up; while it says so, every second slot is skipped.
-    ``clock`` is monotonic seconds.
+    ``clock`` is monotonic seconds.  :attr:`on_stale` is told of a reading type and target that had no data in
+    ``STALE_SLOTS`` slots in a row.
     """
 
     def __init__(
@@ -106,6 +113,7 @@ class Schedule:
     ) -> None:
         self.entries: list[Entry] = []
         self.failures = 0
+        self.on_stale: Callable[[type[Reading], str], None] = lambda _kind, _target: None
         self._history, self._after, self._over_budget = history, after, over_budget
         self._clock, self._sleep = clock, sleep or self._doze
         self._turn = 0
@@ -202,7 +210,7 @@ class Schedule:
             self._miss(entry, "failed", NoData(f"the probe failed: {type(error).__name__}"))
         else:
             entry.outcomes["ok"] += 1
-            entry.last_success = time.time()
+            entry.last_success, entry.missed = time.time(), 0
             self._history.add(reading)
             return reading
         finally:
@@ -211,7 +219,10 @@ class Schedule:
 
     def _miss(self, entry: Entry, outcome: str, reason: NoData) -> None:
         entry.outcomes[outcome] += 1
+        entry.missed += 1
         self._history.miss(entry.probe.reading_type, entry.probe.target, reason)
+        if entry.missed == STALE_SLOTS:
+            self.on_stale(entry.probe.reading_type, entry.probe.target)
 
     async def aclose(self) -> None:
         """Close every probe; a failure to close does not keep the others open."""

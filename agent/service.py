@@ -142,7 +142,7 @@ async def serve_until_stopped(config: Config, *, as_json: bool) -> int:
     teller = _teller(config, as_json)
     agent = Agent(config, on_report=teller.changes)
     page = MetricsPage(agent.state, READINGS)
-    agent.on_reading = page.readings.observe
+    agent.on_reading, agent.schedule.on_stale = page.readings.observe, page.readings.forget
     agent.lines_dropped, agent.cloud_entries = teller.dropped, teller.cloud_entries
     pages = Pages(agent.state, page, config.http.fail_status)
     project = config.cloud_logging.project or os.environ.get("GOOGLE_CLOUD_PROJECT", "")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.history import History
+from agent.history import History, once
 from probes.connections import ConnectionsReading
 from probes.postgres_server import CLIENT_WAITS, HIDDEN, LOCK, PostgresServerReading
 
@@ -65,6 +65,7 @@ class Sessions:
         return self.active.get(LOCK, 0.0)
 
 
+@once
 def connections(history: History, seconds: float) -> dict[str, Connections]:
     """By remote endpoint; those alone whose states the kernel told."""
     readings = [r for r in history.window(ConnectionsReading, seconds) if r.unread_ratio is not None]
@@ -101,6 +102,7 @@ def _churn(readings: Sequence[ConnectionsReading], remote: str) -> float:
     return max(0.0, opened - stayed) / seconds if seconds else 0.0
 
 
+@once
 def sessions(history: History, seconds: float, target: str) -> Sessions | None:
     """``None`` while the states of the sessions of this database have not been seen."""
     readings = [r for r in history.window(PostgresServerReading, seconds, target) if r.active is not None]

@@ -39,3 +39,5 @@ class State:
 
     snapshot: Snapshot | None = None
     child_alive: bool = False
+    #: Reports that could not be made; told from here, because the snapshot is then an old one.
+    report_failures: int = 0

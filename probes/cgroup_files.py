@@ -62,8 +62,8 @@ def why(error: Exception) -> str:
 def read_quota(directory: Path, version: int) -> Quota | None:
     """The CPU limit of one level, None where it has none; OSError or ValueError where that is not known."""
     if version == 1:
-        quota = whole(read_text(directory / "cpu.cfs_quota_us"), "cpu.cfs_quota_us", low=-1)
-        period = whole(read_text(directory / "cpu.cfs_period_us"), "cpu.cfs_period_us", low=1)
+        quota = whole(read_text(f"{directory}/cpu.cfs_quota_us"), "cpu.cfs_quota_us", low=-1)
+        period = whole(read_text(f"{directory}/cpu.cfs_period_us"), "cpu.cfs_period_us", low=1)
     else:
         text = optional_text(directory, "cpu.max")
         words = text.split() if text is not None else ["max", "1"]
@@ -79,7 +79,7 @@ def read_quota(directory: Path, version: int) -> Quota | None:
 def read_memory_limit(directory: Path, version: int) -> int | None:
     """The memory limit of one level in bytes, None where it has none; raises like :func:`read_quota`."""
     name = "memory.limit_in_bytes" if version == 1 else "memory.max"
-    text = read_text(directory / name) if version == 1 else optional_text(directory, name)
+    text = read_text(f"{directory}/{name}") if version == 1 else optional_text(directory, name)
     if text is None or text.strip() == "max":
         return None
     limit = whole(text, name)
@@ -89,7 +89,7 @@ def read_memory_limit(directory: Path, version: int) -> int | None:
 def optional_text(directory: Path, name: str) -> str | None:
     """A file that may rightly be absent (the controller is off at this level), in a group that exists."""
     try:
-        return read_text(directory / name)
+        return read_text(f"{directory}/{name}")
     except FileNotFoundError:
         os.stat(directory)  # a vanished group must not look like an unlimited one
         return None
@@ -128,7 +128,7 @@ def is_hierarchy_root(directory: Path) -> bool:
 
     cgroup-v2.rst: cgroup.events exists in every group but the root.
     """
-    return not os.path.exists(directory / "cgroup.events")
+    return not os.path.exists(f"{directory}/cgroup.events")
 
 
 def read_burst(directory: Path, version: int) -> float | None:
@@ -140,7 +140,7 @@ def read_burst(directory: Path, version: int) -> float | None:
 
 def read_throttling(directory: Path, version: int) -> tuple[float, float, float]:
     """Periods, throttled periods and throttled seconds since the group was made."""
-    stat = flat(read_text(directory / "cpu.stat"), "cpu.stat")
+    stat = flat(read_text(f"{directory}/cpu.stat"), "cpu.stat")
     name, per_second = ("throttled_time", 1e9) if version == 1 else ("throttled_usec", 1e6)
     if "nr_throttled" not in stat:
         raise ValueError("cpu.stat has no nr_throttled: this group is the root or has no cpu controller")
@@ -152,7 +152,7 @@ def read_throttling(directory: Path, version: int) -> tuple[float, float, float]
 def read_usage(directory: Path, version: int) -> float:
     """CPU seconds used since the group was made."""
     if version == 1:
-        return whole(read_text(directory / "cpuacct.usage"), "cpuacct.usage") / 1e9
+        return whole(read_text(f"{directory}/cpuacct.usage"), "cpuacct.usage") / 1e9
     return _key(directory, "cpu.stat", "usage_usec") / 1e6
 
 
@@ -162,7 +162,7 @@ def read_pressure(directory: Path, version: int) -> float:
         raise ValueError("cgroup v1 has no cpu.pressure")
     if is_hierarchy_root(directory):
         raise ValueError("the root group's cpu.pressure speaks of the whole machine")
-    return pressure_some_usec(read_text(directory / "cpu.pressure")) / 1e6
+    return pressure_some_usec(read_text(f"{directory}/cpu.pressure")) / 1e6
 
 
 def read_memory_current(directory: Path, version: int) -> tuple[int]:
@@ -190,21 +190,21 @@ def read_memory_pages(directory: Path, version: int) -> tuple[int, int]:
 def read_memory_events(directory: Path, version: int) -> dict[str, float]:
     """How often the group met its limit, by event; v1 knows oom_kill, and failcnt as "max"."""
     if version == 2:
-        events = flat(read_text(directory / "memory.events"), "memory.events")
+        events = flat(read_text(f"{directory}/memory.events"), "memory.events")
         return {name: float(events[name]) for name in ("oom", "oom_kill", "high", "max") if name in events}
     found = {"max": float(_number(directory, "memory.failcnt"))}
-    events = flat(read_text(directory / "memory.oom_control"), "memory.oom_control")
+    events = flat(read_text(f"{directory}/memory.oom_control"), "memory.oom_control")
     if "oom_kill" in events:  # since Linux 4.13
         found["oom_kill"] = float(events["oom_kill"])
     return found
 
 
 def _number(directory: Path, name: str) -> int:
-    return whole(read_text(directory / name), name)
+    return whole(read_text(f"{directory}/{name}"), name)
 
 
 def _key(directory: Path, name: str, key: str) -> int:
-    found = flat(read_text(directory / name), name)
+    found = flat(read_text(f"{directory}/{name}"), name)
     if key not in found:
         raise ValueError(f"{name} is malformed: no {key}")
     return found[key]

@@ -45,6 +45,16 @@ def dump(wanted: Collection[Remote], *, root: Path = Path("/"), most_bytes: int 
     return Dump(tuple(found), missing)
 
 
+def opened(root: Path = Path("/")) -> int | None:
+    """How many connections this namespace has begun (ActiveOpens in /proc/net/snmp); None where that is not told."""
+    try:
+        lines = _read(root / "proc/net/snmp", MOST_BYTES).split(b"\n")
+        names, values = (line.split() for line in lines if line.startswith(b"Tcp:"))
+        return int(values[names.index(b"ActiveOpens")])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def _read(path: Path, most_bytes: int) -> bytes:
     """The table, or a little more than ``most_bytes`` of it."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

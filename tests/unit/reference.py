@@ -15,6 +15,7 @@ from agent.diagnosis import LEAST_COVERAGE
 from agent.explain import needs_of
 from agent.rules import RULES
 from agent.rules.rule import Rule
+from agent.schedule import STALE_SLOTS
 from exporters.prometheus import ReadingCollector, ReportCollector
 from probes import READINGS
 from probes.reading import Reading
@@ -61,7 +62,8 @@ def metrics_page() -> str:
     lines = [
         "# Metrics", "", NOTE, "",
         "Everything is sampled in the background; a scrape only shows it. A series that is absent could not be observed",
-        "there: it is never written as 0. Counters of what can be observed stand at 0 from the first scrape.",
+        f"there: it is never written as 0, and a gauge disappears after {STALE_SLOTS} slots without data in a row. Counters of",
+        "what can be observed stand at 0 from the first scrape, and stay.",
     ]  # fmt: skip
     for kind in READINGS:
         collector = ReadingCollector([kind])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from agent.config import ConfigError, history_bytes, load, predicted_cpu_ratio
-from agent.settings import App, Config, Connections, Http, Pool, Suspension, parse_address
+from agent.settings import App, Config, Connections, Http, Pool, Postgres, Suspension, parse_address
 from agent.settings_logs import LogDelivery, Logs
 
 RULES = ("cpu_stolen", "cpu_contended")
@@ -409,6 +409,21 @@ def test_pools_cost_when_they_are_looked_at_and_more_when_more_often(predicted: 
     url = "http://app/metrics"
     costs = [predicted(Config(pool=Pool(metrics_url=u, every_seconds=s))) for u, s in ((None, 1), (url, 15), (url, 1))]
     assert costs == sorted(set(costs))
+
+
+@pytest.mark.parametrize(
+    ("less", "more"),
+    [
+        ({"connections": Connections(ports=())}, {}),
+        ({"connections": Connections(every_seconds=60.0)}, {}),
+        ({}, {"connections": Connections(every_seconds=1.0)}),
+        ({"connections": Connections(ports=())}, {"connections": Connections(ports=()), "app": App(pid=1)}),
+        ({}, {"postgres": Postgres(targets={"main": "env:DSN"})}),
+    ],
+    ids=["connections", "rare looks", "frequent looks", "processes", "a database"],
+)
+def test_what_is_watched_needs_memory_and_more_when_more_often(less: dict[str, Any], more: dict[str, Any]) -> None:
+    assert history_bytes(Config(**less)) < history_bytes(Config(**more))
 
 
 @pytest.mark.parametrize("predicted", [predicted_cpu_ratio, history_bytes])

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import os
 import socket
-from collections.abc import Collection, Sequence
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.config import CONNECTIONS_BYTES, Config, history_bytes
+from agent.settings import Connections
 from probes.connection_sums import GROUPS, UNREAD_SECONDS, classify
 from probes.connections import (
     BETWEEN_SECONDS,
@@ -81,6 +85,7 @@ class Scene:
             "netlink": self.netlink,
             "closed": self.closed,
             "table": self.table,
+            "opened": lambda: None,
             "clock": self.clock,
             "own_inodes": set,
         } | settings
@@ -184,6 +189,27 @@ def test_who_stood_at_one_look_and_at_neither_of_its_neighbours_came_and_went(
         scene.netlink.now = Dump(next(turn))
 
     assert scene.read(*seen[0]).fleeting_per_second == pytest.approx(fleeting)
+
+
+@pytest.mark.parametrize(
+    ("opened", "sockets", "asked"),
+    [((7, 7), (), 1), ((7, 8), (), 3), ((7, 7), (sock(),), 3), ((None, None), (), 3), ((7, None), (), 3)],
+    ids=["none and none begun", "one was begun", "there is one", "not told", "no longer told"],
+)
+def test_a_read_looks_once_where_there_is_no_connection_and_none_was_begun(
+    opened: tuple[int | None, int | None], sockets: tuple[Socket, ...], asked: int
+) -> None:
+    async def sleep(_: float) -> None:
+        scene.clock.advance(0.1)
+
+    told = iter(opened)
+    scene = Scene(looks=3, sleep=sleep, opened=lambda: next(told))
+    scene.again()
+    assert scene.netlink.asked == 3  # nobody knows yet what was begun before
+    reading = scene.read(*sockets)
+    assert scene.netlink.asked == 3 + asked
+    assert reading.fleeting_per_second == dict.fromkeys((DB,) if sockets else (), 0.0)
+    assert "fleeting_per_second" not in reading.unseen
 
 
 def test_a_connection_that_is_being_made_has_sent_nothing_and_its_wait_is_not_known() -> None:
@@ -339,6 +365,32 @@ def test_this_process_knows_its_sockets_by_inode() -> None:
         inode = os.fstat(held.fileno()).st_ino
         assert inode in sockets_of_this_process()
     assert inode not in sockets_of_this_process()
+
+
+def test_the_history_reserves_what_a_reading_of_many_endpoints_takes() -> None:
+    async def sleep(_: float) -> None:
+        scene.clock.advance(0.1)
+
+    scene = Scene(looks=3, sleep=sleep)
+    crowd = [f"2001:db88:1234:5678:9abc:def0:1{n:03x}:fff1" for n in range(1, MOST_ENDPOINTS + 3)]  # no shorter form
+    for sent in (1000, 3000):
+        reading = scene.read(*(sock(n, host=h, unacked=1, data_segs_out=sent * n) for n, h in enumerate(crowd, 1)))
+    assert reading.unseen == {}
+    size = size_of(reading, set())
+    assert CONNECTIONS_BYTES / 2 < size <= CONNECTIONS_BYTES, size
+    settings = Config(connections=Connections(every_seconds=10.0))
+    assert history_bytes(settings) > settings.history.seconds / 10.0 * size
+
+
+def size_of(thing: Any, seen: set[int]) -> int:
+    """Bytes of a reading, with all that it holds."""
+    if thing is None or id(thing) in seen:
+        return 0
+    seen.add(id(thing))
+    parts = (*thing.keys(), *thing.values()) if isinstance(thing, Mapping) else ()
+    if isinstance(thing, ConnectionsReading):
+        parts = tuple(getattr(thing, field.name) for field in dataclasses.fields(thing))
+    return sys.getsizeof(thing) + sum(size_of(part, seen) for part in parts)
 
 
 # ---- two looks

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.history import History
+from agent.history import History, once
 from probes.cgroup import CgroupReading
 from probes.reading import NoData
 from probes.suspension import SuspensionReading
@@ -82,6 +82,44 @@ def test_the_reason_of_a_gap_is_the_newest_in_the_window() -> None:
     history.add(suspension(clock()))
     assert history.why_missing(SuspensionReading, 20.0) == ("new", "mend new")
     assert history.why_missing(SuspensionReading, 1.0) == ("", "")
+
+
+def test_in_a_moment_time_stands_still_and_each_sum_is_worked_out_once() -> None:
+    clock, asked = FakeClock(0.0), []
+    history = History(100.0, clock=clock)
+    history.add(suspension(clock()))
+
+    @once
+    def count(history: History, seconds: float, kind: str = "") -> int:
+        asked.append((seconds, kind))
+        return len(history.window(SuspensionReading, seconds))
+
+    with history.moment():
+        assert [count(history, 10.0), count(history, 5.0), count(history, 5.0, kind="other")] == [1, 1, 1]
+        clock.advance(20.0)
+        assert history.clock() == 0.0
+        assert [count(history, 10.0), count(history, 5.0), count(history, 5.0, kind="other")] == [1, 1, 1]
+        assert asked == [(10.0, ""), (5.0, ""), (5.0, "other")]
+    assert (history.clock(), count(history, 10.0), count(history, 10.0)) == (20.0, 0, 0)
+    assert len(asked) == 5
+    with history.moment():
+        assert count(history, 10.0) == 0
+
+
+def test_a_moment_ends_with_whatever_was_raised_in_it() -> None:
+    clock = FakeClock(0.0)
+    history = History(100.0, clock=clock)
+    with pytest.raises(ZeroDivisionError), history.moment():
+        raise ZeroDivisionError
+    clock.advance(5.0)
+    assert (history.clock(), history.known) == (5.0, None)
+
+
+def test_histories_do_not_share_what_was_worked_out() -> None:
+    one, other = (History(100.0, clock=FakeClock(0.0)) for _ in range(2))
+    one.add(suspension(0.0))
+    with one.moment(), other.moment():
+        assert [len(history.window(SuspensionReading, 10.0)) for history in (one, other)] == [1, 0]
 
 
 @given(

@@ -127,6 +127,45 @@ def test_the_page_is_rendered_once_for_each_report() -> None:
     assert made.render() != first
 
 
+def test_a_family_that_changes_and_one_that_does_not_are_what_they_are_without_the_cache() -> None:
+    state, kinds = fixed.state(version=1), (CgroupReading, SuspensionReading)
+    made = page(state, *(fixed.reading(kind) for kind in READINGS))
+    made.render()
+    for kind in kinds:
+        made.readings.observe(fixed.reading(kind))
+    state.snapshot = fixed.snapshot(version=2)
+    again = page(state, *(fixed.reading(kind) for kind in READINGS), *(fixed.reading(kind) for kind in kinds))
+    assert made.render() == again.render()
+
+
+def test_reports_that_could_not_be_made_are_told_although_the_report_stays() -> None:
+    state = fixed.state(version=1)
+    made = page(state)
+    name = "stallscope_agent_report_failures_total"
+    told = [value(made.render().decode(), name)]
+    for state.report_failures in (1, 2):
+        told.append(value(made.render().decode(), name))
+    assert told == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("kind", READINGS, ids=lambda kind: kind.probe)
+def test_of_what_is_stale_the_gauges_disappear_and_counters_and_other_targets_stay(kind: type[Reading]) -> None:
+    targets = ("one", "two") if kind.labelled else ("",)
+    made = ReadingCollector([kind])
+    for target in targets:
+        made.observe(replace(fixed.reading(kind), target=target))
+    before = {family.name: len(family.samples) for family in made.collect()}
+    made.forget(kind, targets[0])
+    for spec, family in zip(specs(kind), made.collect(), strict=True):
+        left = before[family.name]
+        if spec.kind in ("gauge", "flag"):
+            left -= left // len(targets)
+        assert len(family.samples) == left
+        assert not kind.labelled or spec.kind == "increment" or {s.labels["target"] for s in family.samples} <= {"two"}
+    made.observe(replace(fixed.reading(kind), target=targets[0]))
+    assert {family.name: len(family.samples) for family in made.collect()} == before
+
+
 # ---- counters, gauges, histograms
 
 

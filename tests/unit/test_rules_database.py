@@ -95,6 +95,8 @@ CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type
     },
     "too_many_queries": {
         "tiny ones, one after the other": ((look(busiest_round_trips_per_second=300, min_rtt_seconds=0.002),) * 4, Present),
+        "a client that is slow itself": ((look(busiest_round_trips_per_second=150, min_rtt_seconds=0.0033),) * 4, Present),
+        "a third of the time": ((look(busiest_round_trips_per_second=100, min_rtt_seconds=0.0033),) * 4, Absent),
         "few": ((look(),) * 4, Absent),
         "many, but near": ((look(busiest_round_trips_per_second=2000, min_rtt_seconds=0.00005),) * 4, Absent),
         "few over a long way": ((look(busiest_round_trips_per_second=9, min_rtt_seconds=0.1),) * 4, Absent),

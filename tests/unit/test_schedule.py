@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 import agent.schedule
 from agent.history import History
-from agent.schedule import EARLY_SHARE, JITTER_SHARE, NUDGE_SECONDS, OUTCOMES, PULSE_SECONDS, Pulse, Schedule
+from agent.schedule import (
+    EARLY_SHARE,
+    JITTER_SHARE,
+    NUDGE_SECONDS,
+    OUTCOMES,
+    PULSE_SECONDS,
+    STALE_SLOTS,
+    Pulse,
+    Schedule,
+)
 from probes.reading import NoData, Reading
 from probes.suspension import LONG_GAP_SECONDS, SuspensionProbe, SuspensionReading
 from tests.unit.builders import FakeClock, beat, suspension
@@ -245,6 +254,26 @@ def test_over_budget_every_second_wake_up_is_skipped_and_counted() -> None:
     assert rig.schedule.skipped == pytest.approx(len(probe.asked), abs=1)
     assert len(rig.batches) == len(probe.asked)
     assert rig.outcome() == {"ok": len(probe.asked), "skipped": rig.schedule.skipped}
+
+
+@pytest.mark.parametrize("misses", [STALE_SLOTS - 1, STALE_SLOTS, 3 * STALE_SLOTS])
+def test_what_had_no_data_for_some_slots_in_a_row_is_told_once_to_be_stale(misses: int) -> None:
+    rig, dark = Rig(), [False]
+    stale: list[tuple[type[Reading], str]] = []
+    rig.schedule.on_stale = lambda *what: stale.append(what)
+
+    def act() -> None:
+        if dark[0]:
+            raise NoData("gone")
+
+    rig.add(5.0, act, target="app")
+    rig.add(5.0, target="other")
+    for lasts in (1, 2):
+        for dark[0], turns in ((False, 1), (True, misses), (False, 1)):
+            for _ in range(turns):
+                asyncio.run(rig.schedule.turn())
+                rig.clock.advance(6.0)
+        assert stale == ([(SuspensionReading, "app")] * lasts if misses >= STALE_SLOTS else [])
 
 
 def test_a_report_that_cannot_be_made_does_not_end_the_measuring(caplog: pytest.LogCaptureFixture) -> None:

@@ -53,7 +53,7 @@ def message(found: Socket, attributes: bytes = b"") -> bytes:
     body = struct.pack(">BBBBHH", found.family, found.state, 0, 0, found.source_port, found.destination_port)
     body += ends[0] + ends[1] + struct.pack("=IQI", 1, 0x1234_5678_9ABC, 0)
     body += struct.pack("=IIII", found.rqueue, found.wqueue, found.uid, found.inode) + attributes
-    return frame(20, body)
+    return frame(18, body)
 
 
 class Kernel:
@@ -155,8 +155,8 @@ def test_a_broken_attribute_costs_the_tcp_info_and_not_the_socket(attributes: by
 @pytest.mark.parametrize(
     "chunk",
     [
-        b"", b"\0" * 15, bytes(16), frame(20, b""), frame(20, bytes(71)), frame(20, bytes(72)), frame(77, bytes(200)),
-        struct.pack("=IHHII", 5000, 20, 2, 1, 0) + bytes(100), message(FIRST)[:-1],
+        b"", b"\0" * 15, bytes(16), frame(18, b""), frame(18, bytes(71)), frame(18, bytes(72)), frame(77, bytes(200)),
+        struct.pack("=IHHII", 5000, 18, 2, 1, 0) + bytes(100), message(FIRST)[:-1],
     ],
 )  # fmt: skip
 def test_what_is_no_socket_is_left_out(chunk: bytes) -> None:
@@ -183,7 +183,7 @@ def test_a_refusal_is_an_os_error_with_the_kernels_number(chunk: bytes, code: in
 @given(chunk=st.binary(max_size=600))
 @settings(deadline=None, max_examples=150)
 def test_no_bytes_raise_anything_but_an_os_error(chunk: bytes) -> None:
-    for raw in (chunk, frame(20, chunk), frame(20, b"\2\1" + bytes(70) + chunk), message(FIRST, chunk)):
+    for raw in (chunk, frame(18, chunk), frame(18, b"\2\1" + bytes(70) + chunk), message(FIRST, chunk)):
         try:
             sockets, _ = parse(raw)
         except OSError:
@@ -206,20 +206,21 @@ def test_no_changed_byte_and_no_cut_raises_anything_but_an_os_error(at: int, byt
 # ---- a whole dump
 
 
-def test_both_families_are_asked_and_datagrams_are_joined() -> None:
+def test_both_families_are_asked_in_one_question_and_datagrams_are_joined() -> None:
     other = FIRST._replace(family=V6, source="::1", destination="::1")
-    with Kernel([message(FIRST), message(FIRST) + DONE], [message(other), DONE]) as kernel:
+    with Kernel([message(FIRST), message(FIRST) + message(other), DONE]) as kernel:
         assert dump([("", 5432)], open_socket=kernel.open) == Dump((FIRST, FIRST, other))
-    assert kernel.asked == [request(family, bytecode([("", 5432)])) for family in (V4, V6)]
+    assert kernel.asked == [request(bytecode([("", 5432)]))]
 
 
 def test_the_question_is_that_of_the_header_file() -> None:
     code = bytecode([("", 5432)])
-    raw = request(V4, code)
-    assert raw[:16] == struct.pack("=IHHII", len(raw), 20, 0x301, 1, 0)
-    assert raw[16:24] == struct.pack("=BBBBI", V4, 6, 1 << 1, 0, 1 << ESTABLISHED | 1 << SYN_SENT)
-    assert raw[24:72] == bytes(48)
-    assert raw[72:] == struct.pack("=HH", 4 + len(code), 1) + code
+    raw = request(code)
+    assert raw[:16] == struct.pack("=IHHII", len(raw), 18, 0x301, 1, 0)
+    assert raw[16:20] == struct.pack("=BBBB", 0, 0, 0, 1 << 1)
+    assert raw[20:68] == bytes(48)
+    assert raw[68:76] == struct.pack("=II", 1 << ESTABLISHED | 1 << SYN_SENT, 0)
+    assert raw[76:] == struct.pack("=HH", 4 + len(code), 1) + code
 
 
 @pytest.mark.parametrize(
@@ -227,13 +228,13 @@ def test_the_question_is_that_of_the_header_file() -> None:
     [({"most_sockets": 3}, 3, "only the first 3 sockets"), ({"most_bytes": 300}, 4, "only the first 4 sockets")],
 )
 def test_a_dump_over_its_bounds_is_cut_and_says_so(limits: dict[str, int], count: int, why: str) -> None:
-    found = ask([message(FIRST) * 2] * 5 + [DONE], [DONE], **limits)
+    found = ask([message(FIRST) * 2] * 5 + [DONE], **limits)
     assert len(found.sockets) == count
     assert why in found.missing
 
 
 def test_a_dump_just_within_its_bounds_is_whole() -> None:
-    assert ask([message(FIRST) * 3, DONE], [DONE], most_sockets=3) == Dump((FIRST,) * 3)
+    assert ask([message(FIRST) * 3, DONE], most_sockets=3) == Dump((FIRST,) * 3)
 
 
 def test_an_answer_that_stops_before_its_end_is_told_and_never_waited_for() -> None:
@@ -376,3 +377,24 @@ def test_a_table_that_is_too_long_is_cut_and_says_so(tmp_path: Path) -> None:
 def test_without_a_table_there_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         sock_table.dump([("", 5432)], root=tables(tmp_path, None))
+
+
+@pytest.mark.parametrize(
+    ("text", "opened"),
+    [
+        ("Ip: Forwarding\nIp: 1\nTcp: RtoMin ActiveOpens PassiveOpens\nTcp: 200 1234 5\nUdp: In\nUdp: 1\n", 1234),
+        ("Tcp: RtoMin PassiveOpens\nTcp: 200 5\n", None),
+        ("Tcp: RtoMin ActiveOpens\nTcp: 200\n", None),
+        ("Tcp: RtoMin ActiveOpens\nTcp: 200 x\n", None),
+        ("Ip: 1\n", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_connections_that_were_begun_are_counted_where_the_kernel_tells_them(
+    tmp_path: Path, text: str | None, opened: int | None
+) -> None:
+    (tmp_path / "proc/net").mkdir(parents=True)
+    if text is not None:
+        (tmp_path / "proc/net/snmp").write_text(text)
+    assert sock_table.opened(tmp_path) == opened
