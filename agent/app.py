@@ -25,6 +25,7 @@ from agent.rules import RULES
 from agent.schedule import Pulse, Schedule
 from exporters.state import SlotCount, Snapshot, State
 from probes import pool_names
+from probes.app_cgroup import AppCgroupProbe
 from probes.cgroup import CgroupProbe, throttle_files
 from probes.cgroup_places import locate
 from probes.connections import ConnectionsProbe
@@ -38,7 +39,7 @@ from probes.postgres import PostgresProbe, dsn_from
 from probes.postgres_server import PostgresServerProbe
 from probes.process_search import Found, chosen, has_name
 from probes.processes import ProcessesProbe, ProcessesReading
-from probes.reading import NoData, Reading
+from probes.reading import Reading
 from probes.requests import InFlight, RequestsProbe
 from probes.sockets import Remote
 from probes.suspension import SuspensionProbe
@@ -272,65 +273,3 @@ class Agent:
         )
         self._on_report(report, changes)
         return report
-
-
-class AppCgroupProbe:
-    """The cgroup of the app's process, in a shared PID namespace.
-
-    ``find`` looks for the process; ``still`` says whether this one is still it, so that it need not be looked for.
-    """
-
-    name = "cgroup"
-    target = "app"
-    reading_type = CgroupProbe.reading_type
-
-    def __init__(self, find: Callable[[], Found], still: Callable[[int], bool], root: Path) -> None:
-        self._find, self._still, self._root = find, still, root
-        self._found: tuple[int, CgroupProbe] | None = None
-
-    async def read(self) -> Reading:
-        """Find the process again when it is gone, and read its groups."""
-        if self._found is None or not self._still(self._found[0]):
-            found = self._find()
-            if not found.pids:
-                raise NoData(found.because, found.remedy)
-            self._found = (found.pids[0], CgroupProbe("app", root=self._root, pid=str(found.pids[0])))
-        return await self._found[1].read()
-
-    async def aclose(self) -> None:
-        """Nothing is held open."""
-
-
-def for_doctor(config: Config) -> Config:
-    """The settings for one short, attentive look: closer slots, and spins up to the longest in seconds."""
-    tree = config.model_dump()
-    tree["suspension"] |= {
-        "every_seconds": 1.0,
-        "budget_ratio": 0.05,
-        "spin_every_seconds": tree["suspension"]["spin_every_seconds"] or (2.5, 6.0, 12.0, 25.0),
-    }
-    tree["cgroup"]["every_seconds"] = tree["requests"]["every_seconds"] = 1.0
-    tree["processes"]["every_seconds"] = 2.0
-    tree["platform"]["every_seconds"] = 5.0
-    tree["pool"]["every_seconds"] = tree["logs"]["every_seconds"] = 2.0
-    tree["postgres"] |= {"every_seconds": 2.0, "timeout_seconds": min(1.5, tree["postgres"]["timeout_seconds"])}
-    tree["budget"]["cpu_ratio"] = 0.5
-    return Config.model_validate(tree)
-
-
-def for_demo(config: Config, look_back: float) -> Config:
-    """The settings of a demo: those of ``doctor``, and a history of ``look_back`` seconds.
-
-    A verdict then follows within that time.  It is less than a user may set: rules whose span is longer see less
-    than they say.
-    """
-    closer = for_doctor(config)
-    history = closer.history.model_copy(update={"seconds": look_back})  # past the check, which is for users
-    connections = closer.connections.model_copy(update={"every_seconds": closer.postgres.every_seconds})
-    return closer.model_copy(update={"history": history, "connections": connections})
-
-
-def watching(config: Config, name: str, place: str) -> Config:
-    """The settings with one more database to watch; ``place`` is where its DSN stands."""
-    targets = {**config.postgres.targets, name: place}
-    return config.model_copy(update={"postgres": config.postgres.model_copy(update={"targets": targets})})

@@ -166,8 +166,8 @@ def _run(arguments: argparse.Namespace) -> int:
     as_json = arguments.json or not sys.stdout.isatty()
     if not arguments.embedded_postgres:
         return asyncio.run(serve_until_stopped(config, as_json=as_json))
-    from agent.app import watching  # noqa: PLC0415 - the whole agent
     from agent.embedded import TARGET, EmbeddedPostgres, NotAvailable  # noqa: PLC0415 - only here
+    from agent.occasions import watching  # noqa: PLC0415 - only here
 
     try:
         with EmbeddedPostgres() as database:

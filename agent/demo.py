@@ -27,13 +27,13 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from agent import demo_app
-from agent.app import for_demo, watching
 from agent.config import Config
 from agent.demo_app import DSN_VARIABLE
 from agent.demo_child import Child
 from agent.demo_stalls import STALLS, Stall, Trouble
 from agent.embedded import HOST, EmbeddedPostgres, NotAvailable, free_port
 from agent.exits import CANNOT_TELL, FINDINGS, HEALTHY, UNAVAILABLE
+from agent.occasions import for_demo, watching
 from agent.remote import Unreachable, get_report
 from agent.service import serve_until_stopped
 from exporters import console

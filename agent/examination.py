@@ -8,8 +8,9 @@ import gc
 import time
 from typing import Any, TextIO
 
-from agent.app import Agent, for_doctor
+from agent.app import Agent
 from agent.config import Config
+from agent.occasions import for_doctor
 from agent.report import to_json
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from agent import cli, exits
-from agent.app import for_demo, for_doctor, watching
 from agent.demo import Demo, Plan, app_line, conclusion, exit_code
 from agent.demo_quota import PREFIX, Group, parents, sweep
 from agent.demo_stalls import STALLS
 from agent.embedded import NotAvailable
+from agent.occasions import for_demo, for_doctor, watching
 from agent.rules import BY_ID
 from agent.settings import Config
 from tests.unit.fake_kernel import FakeKernel, container_v2, hybrid

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.app import Agent, AppCgroupProbe
+from agent.app import Agent
 from agent.config import Config
 from probes import process_search
+from probes.app_cgroup import AppCgroupProbe
 from probes.platform_trust import Trust
 from probes.process_files import Look, Stat, Thread, guess_runtime, read_stat
 from probes.process_search import MOST_LIGHT_ROUNDS, YOUNG, Found, Search, chosen, has_name
