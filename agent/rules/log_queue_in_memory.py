@@ -26,7 +26,7 @@ SOON = Threshold("critical below this time until the memory limit", 600.0, "seco
 
 
 #: The memory's growth over less than the span: it began with the queue's, and the calm before would flatter.
-GROWTH_SPAN = 30.0
+GROWTH_SPAN = 45.0
 #: Kinds whose way out is standard output: a reader that stands is why they are full.
 TO_STDOUT = frozenset({"stdout", "pino", "winston", "queue-handler"})
 
