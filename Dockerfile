@@ -37,6 +37,8 @@ FROM ${BASE}
 # The official Python images ship their standard library without .pyc files, and a non-root process can never write them.
 RUN ["python3", "-c", "import compileall, py_compile, re, sysconfig; compileall.compile_dir(sysconfig.get_path('stdlib'), quiet=1, rx=re.compile('/(site-packages|dist-packages|test|tests|idlelib|tkinter|turtledemo|lib2to3|ensurepip|pydoc_data)/'), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)"]
 COPY --from=build /opt/stallscope /opt/stallscope
+# For the app's own process, not for ours: docs/deploying.md says how the app gets them.
+COPY hooks /opt/stallscope/hooks
 # Nothing is ever written: the root file system can be read-only. Unbuffered: a finding is on stdout when it happens.
 ENV PATH=/opt/stallscope/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \

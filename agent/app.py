@@ -22,6 +22,7 @@ from agent.history import History
 from agent.log_sources import delivery_probe, log_probes
 from agent.report import AgentSelf, Report
 from agent.rules import RULES
+from agent.rules.rule import Rule
 from agent.schedule import Pulse, Schedule
 from exporters.state import SlotCount, Snapshot, State
 from probes import pool_names
@@ -30,7 +31,7 @@ from probes.cgroup import CgroupProbe, throttle_files
 from probes.cgroup_places import locate
 from probes.connections import ConnectionsProbe
 from probes.log_queues import HooksProbe
-from probes.page import Shared, fetch
+from probes.page import Get, Shared, fetch
 from probes.platform import PlatformProbe, PlatformReading
 from probes.platform_trust import Trust
 from probes.pool import PoolProbe
@@ -85,17 +86,19 @@ class Agent:
         self._environ = environ
         self._connections: ConnectionsProbe | None = None
         self._owners: ProcessesProbe | None = None
-        self._group_is_watched = False
+        self._group_is_watched = self._pools_are_watched = False
         self._peers: dict[str, Remote] = {}
         self.hooks: HooksProbe | None = None
         self._add_probes()
-        # A rule about something that nobody asked to watch would be an unknown that nobody can lift.
-        watched = {entry.probe.reading_type for entry in self.schedule.entries}
-        rules = [r for r in RULES if r.id not in config.rules.disabled and r.can_run(watched)]
-        self.engine = Engine(self.history, rules=rules)
+        self.engine = Engine(self.history, rules=self._rules())
         self._version = 0
         self.lines_dropped: Callable[[], int] = lambda: 0
         self.cloud_entries: Callable[[], Mapping[str, int]] = dict
+
+    def _rules(self) -> list[Rule]:
+        """A rule about something that is not watched would be an unknown that nobody can lift."""
+        watched = {entry.probe.reading_type for entry in self.schedule.entries}
+        return [r for r in RULES if r.id not in self.config.rules.disabled and r.can_run(watched)]
 
     def _add_probes(self) -> None:
         config = self.config
@@ -135,9 +138,7 @@ class Agent:
         if (delivery := delivery_probe(config, self._environ)) is not None:
             self.schedule.add(delivery[0], delivery[0].every, delivery[1])
         if pool.metrics_url:
-            vocabulary = Vocabulary(pool_names.chosen(pool.preset, pool.names), label=pool.label, size=pool.size)
-            pools = PoolProbe(pool.metrics_url, vocabulary, timeout=pool.timeout_seconds, get=get)
-            self.schedule.add(pools, pool.every_seconds, pool.timeout_seconds + 1)
+            self._watch_pools(get)
         postgres = config.postgres
         for name, place in postgres.targets.items():
             database = PostgresProbe(
@@ -157,6 +158,17 @@ class Agent:
         self._peers[target] = peer
         if self._connections is not None:
             self._connections.watch({name: [remote] for name, remote in self._peers.items()})
+
+    def _watch_pools(self, get: Get = fetch) -> None:
+        """Look at the pools of the app: on its page, where there is one, and those that hooks tell of."""
+        pool, hooks = self.config.pool, self.hooks
+        vocabulary = Vocabulary(pool_names.chosen(pool.preset, pool.names), label=pool.label, size=pool.size)
+        pools = PoolProbe(
+            pool.metrics_url or "", vocabulary, told=lambda: hooks.pools if hooks is not None else {},
+            timeout=pool.timeout_seconds, get=get,
+        )  # fmt: skip
+        self.schedule.add(pools, pool.every_seconds, pool.timeout_seconds + 1)
+        self._pools_are_watched = True
 
     def _watch_group(self, find: Callable[[], Found], still: Callable[[int], bool]) -> None:
         """Read the app's cgroup too, from now on."""
@@ -246,6 +258,9 @@ class Agent:
             self.on_reading(reading)
             if isinstance(reading, ProcessesReading) and reading.own_group is False and not self._group_is_watched:
                 self._watch_group_of_owners()
+        if self.hooks is not None and self.hooks.pools and not self._pools_are_watched:
+            self._watch_pools()
+            self.engine.watch(self._rules())
         self.publish()
 
     def publish(self) -> Report:

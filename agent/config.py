@@ -105,7 +105,7 @@ def history_bytes(config: Config) -> int:
     queues = QUEUES_BYTES * (bool(logs.hook_listen) + len(logs.metrics_urls))
     rows = (
         (config.suspension.every_seconds, SLOT_BYTES),
-        (config.pool.every_seconds, POOL_BYTES * bool(config.pool.metrics_url)),
+        (config.pool.every_seconds, POOL_BYTES * bool(config.pool.metrics_url or logs.hook_listen)),
         (config.connections.every_seconds, CONNECTIONS_BYTES * bool(config.connections.ports)),
         (config.processes.every_seconds, PROCESSES_BYTES * config.watches_processes),
         (postgres.every_seconds, POSTGRES_BYTES * len(postgres.targets)),

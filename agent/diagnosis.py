@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from agent import backlog, breakdown, waits
+from agent import backlog, blind_spots, breakdown, waits
 from agent.history import History
 from agent.report import (
     AgentSelf,
     Breakdown,
-    CannotSee,
     Check,
     Finding,
     Report,
@@ -29,13 +28,11 @@ from agent.report import (
 )
 from agent.rules import RULES
 from agent.rules.rule import Absent, Judgement, Present, Rule, Unknown
-from probes.cgroup import CgroupReading
 from probes.platform import PlatformReading
 from probes.postgres import PostgresReading
 from probes.postgres_server import PostgresServerReading
 from probes.reading import Reading
 from probes.round_trip import PARTS as ROUND_TRIP_PARTS
-from probes.suspension import SuspensionReading
 
 _log = logging.getLogger("stallscope.diagnosis")
 
@@ -79,9 +76,15 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self.rules = tuple(rules)
         self._history, self._clock, self._wall = history, clock, wall
-        self._states = {rule.id: _State() for rule in self.rules}
+        self._states: dict[str, _State] = {}
+        self.watch(rules)
+
+    def watch(self, rules: Sequence[Rule]) -> None:
+        """Judge these rules from now on; what is known of the others is kept."""
+        self.rules = tuple(rules)
+        for rule in self.rules:
+            self._states.setdefault(rule.id, _State())
 
     def evaluate(self, agent: AgentSelf) -> tuple[Report, list[Change]]:
         """Judge every rule now and build the report."""
@@ -104,7 +107,7 @@ class Engine:
 
     def verdicts(self) -> Mapping[str, Verdict]:
         """The present verdict of every rule."""
-        return {rule: state.verdict for rule, state in self._states.items()}
+        return {rule.id: self._states[rule.id].verdict for rule in self.rules}
 
     def _ask(self, rule: Rule) -> Judgement:
         lacks = [self._lack(need, rule.span_seconds) for need in rule.needs if not rule.judges_coverage]
@@ -181,7 +184,7 @@ class Engine:
                 RuledOut(rule, a.because, a.evidence) for rule, a in answers.items() if isinstance(a, Absent)
             ),
             unknown=unknown,
-            cannot_see=_cannot_see(platform, self._history),
+            cannot_see=blind_spots.cannot_see(self._history),
             breakdown=Breakdown(
                 {part: round(share, 4) for part, share in cpu.shares.items()} if cpu else {},
                 {target: self._postgres(target) for target in self._history.targets(PostgresReading)},
@@ -297,45 +300,6 @@ class Engine:
 def _inside(title: str) -> str:
     """A title inside a sentence: its first letter small, unless it begins an acronym."""
     return title if title[1:2].isupper() else title[0].lower() + title[1:]
-
-
-def _cannot_see(platform: PlatformReading | None, history: History) -> tuple[CannotSee, ...]:
-    """What is out of sight from here, whatever the rules say."""
-    found = []
-    if platform is not None:
-        found = [
-            CannotSee(name, trust.because, trust.remedy)
-            for name, trust in platform.counters.items()
-            if not trust.counts
-        ]
-        if platform.environment == "kubernetes" and "app" not in history.targets(CgroupReading):
-            found.append(
-                CannotSee(
-                    "the CPU limits of other containers of this pod",
-                    "each container has its own quota, and this agent sees the one it runs in",
-                    "shareProcessNamespace: true and app.process = NAME, or run inside the app's container",
-                )
-            )
-    for kind in (SuspensionReading, CgroupReading):
-        missing = history.latest(kind)
-        if missing is not None:
-            found.extend(
-                CannotSee(f"{kind.probe} {field.replace('_', ' ')}", reason, "")
-                for field, reason in missing.unseen.items()
-                if field not in _UNREMARKABLE and "pressure" not in field  # told with the counters above
-            )
-    found.append(
-        CannotSee(
-            "a pause that stops the guest's clock too",
-            "no clock in here moves while it lasts",
-            "compare with a clock outside, such as a database server's",
-        )
-    )
-    return tuple(found)
-
-
-#: Reasons that say "there is none" or "not in this slot", which is an answer and not a blind spot.
-_UNREMARKABLE = frozenset({"work_share_ratio", "cpu_limit_cores", "memory_limit_lowest_bytes", "cpu_clock_counts"})
 
 
 def as_event(change: Change) -> dict[str, Any]:

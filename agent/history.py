@@ -113,6 +113,11 @@ class History:
                 return cast("R", slot.reading)
         return None
 
+    def newest(self, reading_type: type[Reading], target: str = "") -> Slot | None:
+        """The slot that was due last, whether or not it carried data."""
+        slots = self._slots.get((reading_type, target))
+        return slots[-1] if slots else None
+
     def targets(self, reading_type: type[Reading]) -> list[str]:
         """The targets that this reading type has been due for."""
         return [target for kind, target in self._slots if kind is reading_type]

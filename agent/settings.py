@@ -166,7 +166,7 @@ class Pool(Section):
     """The app's connection pools, as its own metrics page tells of them."""
 
     metrics_url: Annotated[str, AfterValidator(http_url)] | None = Field(
-        None, description="The app's metrics page.  Unset: pools are not looked at."
+        None, description="The app's metrics page.  Unset: only pools that hooks tell of are looked at."
     )
     preset: Annotated[str, AfterValidator(_preset)] = Field(
         "", description="The library whose metric names are looked for; empty: all that are known."

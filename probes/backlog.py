@@ -83,6 +83,13 @@ class BacklogReading(Reading):
 
     ``arrived``, ``drained`` and ``dropped`` count single entries all the same, so neither can be divided by the other.
     """
+    otherwise: str = ""
+    """The reason in ``unseen`` of what a source of this kind does not tell anyway."""
+
+    @property
+    def blind_spots(self) -> Mapping[str, str]:
+        """What of ``unseen`` an operator could wish to see: not what such a source never tells."""
+        return {name: because for name, because in self.unseen.items() if because != self.otherwise}
 
 
 _BOUNDS = ("most_entries", "most_bytes")
@@ -147,6 +154,7 @@ def backlog(
         kinds={label: q.kind for label, q in queues.items()},
         backing={label: q.backing for label, q in queues.items() if q.backing is not None},
         units={label: q.unit for label, q in queues.items() if q.unit},
+        otherwise=otherwise,
         **fields,
     )
 

@@ -67,6 +67,7 @@ class CgroupReading(Reading):
 
     probe: ClassVar[str] = "cgroup"
     labelled: ClassVar[bool] = True
+    unremarkable: ClassVar[frozenset[str]] = frozenset({"cpu_limit_cores", "memory_limit_lowest_bytes"})
 
     version: int | None = gauge("Version (1 or 2) of the cgroup hierarchy that has the cpu controller")
     cpu_limit_cores: float | None = gauge("Smallest CPU limit of all visible levels, in cores")

@@ -2,7 +2,9 @@
 
 A rotated log whose writer did not open it anew is the usual case.  They are found by the links in /proc/PID/fd, whose
 text ends in " (deleted)" (proc(5)).  Looking at them needs the process's uid and gid or SYS_PTRACE, a PID namespace that
-holds it, and a mount namespace in which the directory has the same path.
+holds it, and a mount namespace in which the directory has the same path.  In the agent's own mount namespace the path
+says which file is meant; in another it must be on one of the directory's file systems as well.  (A file of an overlay may
+have another device number than its directory.)
 
 One scan in a minute serves every directory.  It is bounded in processes and links and gives way to the event loop:
 7 us for a link, measured.
@@ -14,7 +16,7 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import islice
 from pathlib import Path
 
@@ -38,21 +40,25 @@ class DeletedFiles:
     def __init__(self, *, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic) -> None:
         self._root, self._clock = root, clock
         self._due = -math.inf
-        self._found: dict[tuple[int, int], tuple[str, int]] = {}
+        self._found: dict[tuple[int, int], tuple[str, int, bool]] = {}
         self._lock = asyncio.Lock()
         #: Why there may be more, or why nothing is known; "" when every process was looked at.
         self.because = ""
         self._known = False
 
-    async def bytes_of(self, matches: Callable[[str, int], bool]) -> float | None:
-        """Bytes of those whose path and device number match, at most a minute old; None when nothing is known."""
+    async def bytes_of(self, matches: Callable[[str], bool], devices: Collection[int]) -> float | None:
+        """Bytes of those whose path matches, at most a minute old; None when nothing is known.
+
+        ``devices`` are the file systems of the directory, for the processes of other mount namespaces.
+        """
         async with self._lock:
             if self._clock() >= self._due:
                 self._due = self._clock() + SCAN_SECONDS
                 await self._scan()
         if not self._known:
             return None
-        return float(sum(size for (device, _), (path, size) in self._found.items() if matches(path, device)))
+        found = ((path, size) for (device, _), (path, size, own) in self._found.items() if own or device in devices)
+        return float(sum(size for path, size in found if matches(path)))
 
     async def _scan(self) -> None:
         self._found, self._known = {}, False
@@ -66,6 +72,7 @@ class DeletedFiles:
         if not any(self._parent(pid) != own for pid in others):
             self.because = _ALONE
             return
+        namespace = self._namespace("self")
         left, looked, refused, cut = MOST_LINKS, 0, 0, len(others) > MOST_PROCESSES
         for pid in others[:MOST_PROCESSES]:
             if not left:
@@ -73,7 +80,8 @@ class DeletedFiles:
                 break
             most = min(left, MOST_LINKS_EACH)
             try:
-                links = await self._look(f"{self._root}/proc/{pid}/fd", most)
+                own = namespace != "" and self._namespace(pid) == namespace
+                links = await self._look(f"{self._root}/proc/{pid}/fd", most, own=own)
             except PermissionError:
                 refused += 1
                 continue
@@ -86,7 +94,14 @@ class DeletedFiles:
             more = "; " if self.because else ""
             self.because += f"{more}the descriptors of {refused} processes may not be looked at: no SYS_PTRACE"
 
-    async def _look(self, directory: str, most: int) -> int:
+    def _namespace(self, pid: int | str) -> str:
+        """The mount namespace of a process; "" where it cannot be seen."""
+        try:
+            return os.readlink(f"{self._root}/proc/{pid}/ns/mnt")
+        except OSError:
+            return ""
+
+    async def _look(self, directory: str, most: int, *, own: bool) -> int:
         """Remember the deleted files of one process.  Returns how many links there were."""
         links = 0
         with os.scandir(directory) as entries:
@@ -98,7 +113,8 @@ class DeletedFiles:
                     if path.endswith(_DELETED):
                         held = os.stat(entry.path)
                         if not held.st_nlink:
-                            self._found[held.st_dev, held.st_ino] = path.removesuffix(_DELETED), held.st_blocks * 512
+                            told = path.removesuffix(_DELETED), held.st_blocks * 512, own
+                            self._found[held.st_dev, held.st_ino] = told
                 except OSError:
                     continue  # closed meanwhile
         return links

@@ -30,7 +30,7 @@ KINDS = frozenset((
 _NUMBERS = {
     "entries": "entries", "bytes": "waiting_bytes", "most_entries": "most_entries", "most_bytes": "most_bytes",
     "oldest_seconds": "oldest_seconds", "arrived": "arrived", "drained": "drained", "dropped": "dropped",
-    "errors": "errors",
+    "errors": "errors", "refused": "refused",
 }  # fmt: skip
 POOL_GAUGES = ("size", "checked_out", "waiting")
 POOL_TOTALS = ("wait_seconds", "acquires")

@@ -78,13 +78,13 @@ class FilesProbe:
         """Nothing is held open."""
 
     async def _add_deleted(self, scan: Scan, numbers: dict[str, float], unseen: dict[str, str]) -> None:
-        """Those of the same file systems: in another mount namespace the same path may be another place."""
+        """In another mount namespace the same path may be another place, unless it is the same file system."""
         devices = {device for device, _ in scan.sizes}
         try:
             devices.add(os.stat(self._pattern.base).st_dev)
         except OSError:
             return  # gone meanwhile
-        found = await self._deleted.bytes_of(lambda path, device: device in devices and self._pattern.matches(path))
+        found = await self._deleted.bytes_of(self._pattern.matches, devices)
         if found is not None:
             numbers["deleted_bytes"] = found
         if self._deleted.because:

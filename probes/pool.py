@@ -1,4 +1,4 @@
-"""The app's own connection pools, from its metrics page: how many are checked out, who waits, and how long.
+"""The app's own connection pools, from its metrics page or by its hooks: how many are checked out, who waits, how long.
 
 Neither the sockets nor the server show it: a connection that the app holds while it works on something else is
 idle for both of them.  Names: :mod:`probes.pool_names`.
@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from probes import page
 from probes.pool_names import COUNTERS, GAUGES
-from probes.pool_page import Pool, Vocabulary
+from probes.pool_page import TELLING, Pool, Vocabulary
 from probes.reading import NoData, Reading, gauge, increment
 
 #: Pools with a label of their own; the rest is ``OTHER``.
@@ -32,6 +32,8 @@ MOST_NAMES = 64
 _NUMBERS = (*GAUGES, *COUNTERS)
 _SERVE = "let the app serve its metrics there, or correct pool.metrics_url"
 _NAME_THEM = "publish the pool's metrics under such a name, or tell their names in pool.names"
+_SILENCE = "no hook tells of a connection pool any more"
+_SPEAK = "see whether the app still runs with its hook, or name its metrics page in pool.metrics_url"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +51,15 @@ class PoolReading(Reading):
         "Time that requests spent waiting for a connection, counted when it is over", by="pool"
     )
     timeouts: Mapping[str, float] | None = increment("Requests that gave up waiting for a connection", by="pool")
-    #: Pool -> the library whose names it goes by; empty for what is summed up.
+    #: Pool -> the library whose names it goes by; empty for what is summed up and for what a hook tells.
     libraries: Mapping[str, str] = field(default_factory=dict)
 
 
 class PoolProbe:
-    """Scrapes one page.  ``get`` fetches it; a page that another probe looks at as well can be shared."""
+    """Scrapes one page, unless ``url`` is empty.  ``get`` fetches it; a page that another probe looks at can be shared.
+
+    ``told`` is what hooks tell of pools, by pool: the numbers' names are those of the reading, counters are totals.
+    """
 
     name = "pool"
     target = ""
@@ -65,18 +70,50 @@ class PoolProbe:
         url: str,
         vocabulary: Vocabulary,
         *,
+        told: Callable[[], Mapping[str, Mapping[str, float]]] = dict,
         timeout: float = 2.0,
         get: page.Get = page.fetch,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url, self._vocabulary, self._timeout = url, vocabulary, timeout
-        self._get, self._clock = get, clock
+        self._told, self._get, self._clock = told, get, clock
         self._taken: float | None = None
         self._last: dict[str, dict[str, float]] = {}
         self._named: set[str] = set()
 
     async def read(self) -> PoolReading:
-        """Look once.  Raises NoData when the page cannot be had and when no pool is on it."""
+        """Look once.  Raises NoData when no pool is told: the page cannot be had, or none is on it, and no hook speaks."""
+        hooked = {name: Pool("", dict(told)) for name, told in self._told().items() if TELLING & told.keys()}
+        missing = None if self._url else NoData(_SILENCE, _SPEAK)
+        pools: dict[str, Pool] = {}
+        try:
+            pools = await self._on_the_page() if self._url else {}
+        except NoData as reason:
+            missing = reason
+        if missing is not None and not hooked:
+            raise missing
+        pools = {**hooked, **pools}
+        taken, before = self._clock(), self._taken
+        self._taken = taken
+        shown = self._bounded(self._grown(pools))
+        fields: dict[str, Any] = {}
+        for kind in _NUMBERS:
+            fields[kind] = {name: p.numbers[kind] for name, p in shown.items() if kind in p.numbers} or None
+        told = ", ".join(sorted({p.library for p in pools.values() if p.library}))
+        nobody = f"not among the metrics of {told} on the page" if told else "no hook tells it"
+        unseen = {kind: nobody for kind in fields if fields[kind] is None}
+        if missing is not None and self._url:
+            unseen["checked_out"] = missing.because
+        return PoolReading(
+            taken=taken,
+            seconds=max(0.0, taken - before) if before is not None else 0.0,
+            libraries={name: p.library for name, p in shown.items()},
+            unseen=unseen,
+            **fields,
+        )
+
+    async def _on_the_page(self) -> dict[str, Pool]:
+        """The pools on the page.  Raises NoData."""
         try:
             async with asyncio.timeout(self._timeout):
                 text = await self._get(self._url)
@@ -86,20 +123,7 @@ class PoolProbe:
         if not pools:
             names = ", ".join(self._vocabulary.telling)
             raise NoData(f"no metric of a connection pool is on the page; looked for {names}", _NAME_THEM)
-        taken, before = self._clock(), self._taken
-        self._taken = taken
-        shown = self._bounded(self._grown(pools))
-        fields: dict[str, Any] = {}
-        for kind in _NUMBERS:
-            fields[kind] = {name: p.numbers[kind] for name, p in shown.items() if kind in p.numbers} or None
-        told = ", ".join(sorted({p.library for p in pools.values()}))
-        return PoolReading(
-            taken=taken,
-            seconds=max(0.0, taken - before) if before is not None else 0.0,
-            libraries={name: p.library for name, p in shown.items()},
-            unseen={kind: f"not among the metrics of {told} on the page" for kind in fields if fields[kind] is None},
-            **fields,
-        )
+        return pools
 
     def _grown(self, pools: Mapping[str, Pool]) -> dict[str, Pool]:
         """The pools with what was added to their counters since the reading before, in place of the counters."""

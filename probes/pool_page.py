@@ -8,6 +8,8 @@ from typing import NamedTuple
 from probes.page_samples import samples
 from probes.pool_names import COUNTERS, GAUGES, LABELS, LAST_RESORT, Series, seconds_in, series
 
+#: What says something of a pool; one that tells none of them is passed over.
+TELLING = frozenset(("checked_out", "waiting", "wait_seconds"))
 #: Longest name of a pool; what cannot be printed in it becomes ``?``.
 MOST_NAME = 64
 
@@ -69,7 +71,7 @@ class Vocabulary:
                 continue
             for pool, fields in named.items():
                 numbers = self._numbers({field: ranks[min(ranks)] for field, ranks in fields.items()})
-                if {"checked_out", "waiting", "wait_seconds"} & numbers.keys():
+                if TELLING & numbers.keys():
                     pools.setdefault(pool, Pool(library, numbers))
         return pools
 

@@ -114,11 +114,18 @@ class Reading:
     probe: ClassVar[str] = ""
     #: Whether there may be several targets, told apart by the ``target`` label.
     labelled: ClassVar[bool] = False
+    #: Fields whose reason in ``unseen`` says "there is none" or "not in this slot": an answer and not a blind spot.
+    unremarkable: ClassVar[frozenset[str]] = frozenset()
 
     taken: float
     seconds: float = 0.0
     target: str = ""
     unseen: Mapping[str, str] = dataclasses.field(default_factory=lambda: _NOTHING)
+
+    @property
+    def blind_spots(self) -> Mapping[str, str]:
+        """What of ``unseen`` an operator could wish to see."""
+        return {name: because for name, because in self.unseen.items() if name not in self.unremarkable}
 
 
 R = TypeVar("R", bound=Reading)

@@ -82,6 +82,7 @@ class SuspensionReading(Reading):
     """What the child felt since the previous reading."""
 
     probe: ClassVar[str] = "suspension"
+    unremarkable: ClassVar[frozenset[str]] = frozenset({"work_share_ratio", "cpu_clock_counts"})
 
     heartbeats: int = increment("Heartbeat targets that came due (background sampling, not per scrape).")
     heartbeats_late: int = increment("Heartbeats that woke more than 4 ms after their target.")

@@ -32,7 +32,11 @@ LONG = Threshold("critical from a mean wait of", 0.1, "seconds", "a person notic
 def _judge(history: History) -> Judgement:
     readings = history.window(PoolReading, SPAN)
     pools = readings[-1].libraries if readings else ()
-    found = (_pool(history, view(readings, pool)) for pool in pools)
+    found = [_pool(history, view(readings, pool)) for pool in pools]
+    if (
+        pools and "checked_out" in readings[-1].unseen and readings[-1].checked_out
+    ):  # the page is missing, a hook speaks
+        found.append(Unknown(readings[-1].unseen["checked_out"], SERVE))
     return targets.worst_of(found) or Unknown("no pool has been read yet")
 
 
@@ -43,7 +47,7 @@ def _pool(history: History, pool: PoolView) -> Judgement:
         )
     if not pool.waiting and not (pool.size and pool.checked_out):
         return Unknown(
-            f"the page tells neither who waits for pool {pool.name!r} nor how many connections it may have", TELL
+            f"it is told neither who waits for pool {pool.name!r} nor how many connections it may have", TELL
         )
     waited, most, wait = pool.waited(), MOST.value * pool.looks, pool.mean_wait
     busy = pool.full(FULL.value) | waited
@@ -77,6 +81,7 @@ COST = "each connection is a process and some megabytes in the server; those of 
 WILL_NOT_HELP = (
     "a larger pool against a client that is asleep, a lock or a starved database: more requests wait for the same"
 )
+SERVE = "let the app serve its metrics at pool.metrics_url, or correct that"
 TELL = "publish its size, or set pool.size; best of all publish how many requests wait for a connection"
 #: Library, as in probes.pool_names: its setting.
 SETTINGS = {

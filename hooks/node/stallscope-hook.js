@@ -11,18 +11,20 @@
  *
  * What is looked at every two seconds, and what is done besides:
  *   stdout, stderr         writableLength, once the app has opened them (this file never opens them)
- *   @google-cloud/logging  Log.write(): entries handed over and not yet answered; a refused call has lost its entries
+ *   @google-cloud/logging  Log.write(): entries handed over and not yet answered; a call that fails has lost its entries,
+ *                          and is told as refused as well when that was for want of quota (429)
  *   logging-winston        the same, and what waits before it in winston's logger and transport
  *   winston                what waits in loggers with other transports; each entry is counted
  *   logging-bunyan         the stream's length; each entry is counted
  *   pino                   bytes in sonic-boom's or thread-stream's buffer; what waits in pino's worker is not seen
- *   http, https            requests between start and end, by Node's diagnostics channels; http2 is not seen
+ *   http, https            requests between start and end, by Node's diagnostics channels; http2 is not seen. That the
+ *                          first one came or the last one ended is told at once
  *   pg                     the pool's numbers; connect() is timed
  * Ages: an entry in flight is as old as its emission. What waits before it is dated by the counts at each look: right
  * in a steady flow, off by two seconds at most after a burst. Entries that winston leaves behind in its transport after
  * a refusal are counted, but pass for younger ones.
  *
- * Node 18, 20, 22; winston 3, logging-winston 5 and 6, logging-bunyan 5, pino 8 and 9, pg 8. A package is known by its
+ * Node 18, 20, 22; winston 3, logging-winston 5 to 7, logging-bunyan 5 and 6, pino 8 to 10, pg 8 (docs/log-proofs.md). A package is known by its
  * name: one that a bundler put into the app's own file is not found, nor one whose source a module loader hands out
  * (module.register() with a load() for CommonJS). Nothing is done in worker threads; each process of a cluster reports
  * for itself. A patched method does what it did before, but the promise of Log.write() and of connect() settles one
@@ -46,10 +48,13 @@ const { isMainThread } = require('node:worker_threads');
 const LOOK_MS = 2000;
 const QUIET_SECONDS = 10; // between two messages while nothing changes and nothing waits
 const MOST_BYTES = 8192; // of a message
+const AT_ONCE = 10; // that the first request came or the last one ended is told at once, this often in a row,
+const SOON_MS = 500; // and then twice a second
 const MOST_POOLS = 16;
 const MOST_OBJECTS = 1024; // loggers or streams of a kind that are looked at
 const MOST_TICKETS = 1000; // calls in flight whose age is known; further ones are counted only
 const MOST_MARKS = 128;
+const RESOURCE_EXHAUSTED = 8; // of gRPC; HTTP calls it 429
 const MARKER = Symbol.for('stallscope.hook');
 const debug = debuglog('stallscope-hook');
 /** Seconds; bound now, because the app's tests may replace the clock. */
@@ -101,7 +106,7 @@ class Calls {
   constructor(queue, kind, within = false) {
     this.name = { queue, kind };
     this.within = within; // what is in flight is still in the stream's length
-    this.totals = { arrived: 0, drained: 0, dropped: 0, errors: 0 };
+    this.totals = { arrived: 0, drained: 0, dropped: 0, errors: 0, refused: 0 };
     this.waiting = 0;
     this.most = 0;
     this.tickets = new Set();
@@ -115,11 +120,12 @@ class Calls {
     return ticket;
   }
 
-  leave(ticket, refused) {
+  leave(ticket, error) {
     this.tickets.delete(ticket);
     this.waiting -= ticket.entries;
-    this.totals[refused ? 'dropped' : 'drained'] += ticket.entries;
-    if (refused) this.totals.errors += 1;
+    this.totals[error ? 'dropped' : 'drained'] += ticket.entries;
+    if (error) this.totals.errors += 1;
+    if (error && (error.code === RESOURCE_EXHAUSTED || error.code === 429)) this.totals.refused += 1;
   }
 
   /** With `held` entries in streams before it, the first since `since`. */
@@ -146,7 +152,7 @@ const ours = new WeakSet(); // functions that were put around others
 const states = new WeakMap(); // what is known of a logger, stream or pool
 const followed = new Map(); // their states by kind
 const opened = new Map(); // standard streams that the app has opened
-const requests = { seen: false, open: 0 };
+const requests = { seen: false, open: 0, turn() {} };
 let drops = 0; // by pino's streams
 
 /** Replace a method by one that looks the same. An inherited one is found anew at each call: others may patch it. */
@@ -232,7 +238,7 @@ function answered(method, self, given, place, tell) {
     }
     result = method.apply(self, given);
   } catch (error) {
-    tell(true);
+    tell(error || true);
     throw error;
   }
   if (result && typeof result.then === 'function') {
@@ -240,7 +246,7 @@ function answered(method, self, given, place, tell) {
       tell(false);
       return value;
     }, (error) => {
-      tell(true);
+      tell(error || true);
       throw error;
     });
   }
@@ -252,7 +258,7 @@ const writing = (write) => function written(...given) {
   const tell = safely(() => {
     const calls = owners.get(this) || direct;
     const ticket = calls.enter(Array.isArray(given[0]) ? given[0].length : 1, emitted === null ? now() : emitted);
-    return (refused) => calls.leave(ticket, refused);
+    return (error) => calls.leave(ticket, error);
   });
   return tell ? answered(write, this, given, given.length - 1, tell) : write.apply(this, given);
 };
@@ -282,20 +288,25 @@ const meeting = (kind) => (on) => function met(...given) {
   return on.apply(this, given);
 };
 
-/** Entries, of streams of objects. */
-const buffered = (stream) => (stream.writableLength || 0) + (stream.readableLength || 0);
+/** Entries, of streams of objects; NaN where the stream does not tell. */
+const buffered = (stream) => stream.writableLength + ('readableLength' in stream ? stream.readableLength : 0);
+/** Without what is not known. */
+const known = (row) => Object.fromEntries(Object.entries(row).filter(([, value]) => !Number.isNaN(value) && value !== undefined));
 const logOf = (transport) => (transport.common || transport).cloudLog;
 const toCloud = (transport) => ours.has((logOf(transport) || {}).write);
 
 /** The patch of each package by its name: what it needs of the exports is looked for, never taken for granted. */
 const PATCHES = new Map(Object.entries({
-  winston: ({ Logger }) => around(Logger && Logger.prototype, 'write', counting('stream')),
+  winston(it) { // before 3.4 only a file of its own exports the class
+    const Logger = it.Logger || (it.name === 'Logger' ? it : null);
+    around(Logger && Logger.prototype, 'write', counting('winston'));
+  },
   '@google-cloud/logging': ({ Log }) => around(Log && Log.prototype, 'write', writing),
   '@google-cloud/logging-winston': ({ LoggingWinston: it }) => around(it && it.prototype, 'log', handing(
     byWinston, (transport) => transport.parent, (transport) => buffered(transport) + buffered(transport.parent),
   )),
   '@google-cloud/logging-bunyan': ({ LoggingBunyan: it }) => {
-    around(it && it.prototype, 'write', counting('stream'));
+    around(it && it.prototype, 'write', counting('bunyan'));
     around(it && it.prototype, '_writeCall', handing(byBunyan, (stream) => stream, buffered));
   },
   'sonic-boom': (it) => around(it.prototype, 'on', meeting('sonic')),
@@ -340,8 +351,10 @@ function hookRequests() {
   const sockets = new WeakMap();
   const listen = (name, listener) => channels.subscribe(name, (message) => safely(listener, message));
   const end = (state, count) => {
+    const before = requests.open;
     requests.open -= count;
     state.open -= count;
+    if (!before !== !requests.open) safely(requests.turn);
   };
   listen('http.server.request.start', ({ socket }) => {
     let state = sockets.get(socket);
@@ -361,14 +374,18 @@ function hookRequests() {
 
 /** Entries in winston's loggers and bunyan's streams, and in flight to Cloud Logging. */
 function entryRows(time) {
-  const sums = new Map([[direct, { held: 0, since: Infinity }]]);
+  const used = [direct, byWinston, byBunyan].filter((calls) => calls.totals.arrived); // its logger may have let it go
+  const sums = new Map(used.map((calls) => [calls, { held: 0, since: Infinity }]));
   const counted = new Set(); // a transport may belong to several loggers
-  for (const [stream, state] of living('stream')) {
+  const streams = ['winston', 'bunyan'].flatMap((kind) => living(kind).map(([stream, state]) => [kind, stream, state]));
+  for (const [kind, stream, state] of streams) {
     let calls = byBunyan;
     let ahead = 0;
-    if (stream.transports) {
-      calls = stream.transports.some(toCloud) ? byWinston : elsewhere;
-      for (const transport of stream.transports) { // an entry goes to each of them: the longest counts
+    if (kind === 'winston') {
+      const transports = Array.isArray(stream.transports) ? stream.transports : [];
+      calls = transports.some(toCloud) || !Array.isArray(stream.transports) ? byWinston : elsewhere;
+      if (!Array.isArray(stream.transports)) ahead = NaN; // nobody knows where it sends
+      for (const transport of transports) { // an entry goes to each of them: the longest counts
         const sending = toCloud(transport) && transport._writableState && transport._writableState.writing ? 1 : 0;
         if (!counted.has(transport)) ahead = Math.max(ahead, buffered(transport) - sending);
         counted.add(transport);
@@ -376,11 +393,10 @@ function entryRows(time) {
     }
     const held = buffered(stream) + ahead;
     const sum = sums.get(calls) || { held: 0, since: Infinity };
-    const since = state.marks.look(held, state.written - held, time);
+    const since = Number.isNaN(held) ? Infinity : state.marks.look(held, state.written - held, time);
     sums.set(calls, { held: sum.held + held, since: Math.min(sum.since, since) });
   }
-  if (!direct.totals.arrived) sums.delete(direct);
-  return [...sums].map(([calls, { held, since }]) => calls.row(held, since, time));
+  return [...sums].map(([calls, { held, since }]) => calls.row(held, since, time)).filter((row) => row.entries >= 0);
 }
 
 function standardRows(time) {
@@ -414,21 +430,46 @@ function pinoRows(time) {
 
 function poolRows() {
   const pools = living('pool').filter(([pool]) => !pool.ended).slice(0, MOST_POOLS);
-  return Object.fromEntries(pools.map(([pool, { seconds, acquires }], place) => [place ? `pool-${place + 1}` : 'main', {
-    size: (pool.options && pool.options.max) || pool.totalCount, // that there may be, as other pools say it
+  return Object.fromEntries(pools.map(([pool, { seconds, acquires }], place) => [place ? `pool-${place + 1}` : 'main', known({
+    size: pool.options && pool.options.max, // that there may be, as other pools say it
     checked_out: pool.totalCount - pool.idleCount,
     waiting: pool.waitingCount,
     wait_seconds: round(seconds),
     acquires,
-  }]));
+  })]));
 }
 
 /** Whose process ids these are: the agent looks for them only in its own namespace. */
 const pidNamespace = safely(() => ({ pid_ns: fs.readlinkSync('/proc/self/ns/pid') })) || {};
 
-function look() {
+function identity() {
   const name = process.env.STALLSCOPE_HOOK_NAME || path.basename(process.argv[1] || 'node');
-  const message = { v: 1, pid: process.pid, ...pidNamespace, name: name.slice(0, 40) };
+  return { v: 1, pid: process.pid, ...pidNamespace, name: name.slice(0, 40), queues: [] };
+}
+
+/** Call `say` at once, unless it was called too often of late: then when the next time has come. */
+function turning(say) {
+  let [spare, since, timer] = [AT_ONCE, now(), null];
+  return () => {
+    const time = now();
+    spare = Math.min(AT_ONCE, spare + (time - since) * (1000 / SOON_MS));
+    since = time;
+    if (spare >= 1) {
+      spare -= 1;
+      say();
+    } else if (!timer) {
+      timer = setTimeout(() => {
+        timer = null;
+        spare -= 1;
+        safely(say);
+      }, SOON_MS);
+      timer.unref();
+    }
+  };
+}
+
+function look() {
+  const message = identity();
   message.queues = [standardRows, entryRows, pinoRows].flatMap((rows) => safely(rows, now()) || []);
   const pool = safely(poolRows) || {};
   if (requests.seen) message.in_flight = requests.open;
@@ -492,11 +533,17 @@ function start() {
   safely(hookStandard, 'stderr');
   safely(hookRequests);
   let sent = null;
+  let newest = {};
+  requests.turn = turning(() => {
+    sent = sent || { text: '', time: now() }; // who has spoken takes leave
+    send(JSON.stringify({ ...identity(), ...newest, in_flight: requests.open }), false);
+  });
   const tell = (message, last) => {
     const text = JSON.stringify(message);
     const quiet = sent && sent.text === text && !waits(message) && now() - sent.time < QUIET_SECONDS - LOOK_MS / 2000;
     if (Buffer.byteLength(text) > MOST_BYTES || (quiet && !last)) return;
     sent = { text, time: now() };
+    newest = message;
     send(text, last);
   };
   setInterval(() => safely(() => tell(look(), false)), LOOK_MS).unref();

@@ -1,8 +1,8 @@
 """What waits inside this process - log entries, requests, clients of a pool - told to the stallscope agent beside it.
 
 From outside nobody can read how deep a program's log queue is. Importing this file is enough: a daemon thread looks
-every 2 s and sends a datagram when something changed or waits, else every 10 s, and one more at exit. It never raises,
-blocks or logs, and imports nothing of what it looks at.
+every 2 s and sends a datagram when something changed or waits, else every 10 s, and one more at exit; where requests are
+counted also when the first one came or the last one ended. It never raises, blocks or logs, and imports nothing of what it looks at.
 
 A library is known by its attributes, never by its version; what is not there is left out, never 0. What sends a batch
 (google-cloud-logging's worker, an OpenTelemetry exporter) is tapped once per batch, QueueHandler.handleError once per
@@ -29,6 +29,8 @@ from datetime import datetime
 from typing import Any, Callable, Iterator
 
 EVERY_SECONDS, IDLE_SECONDS = 2.0, 10.0
+#: That the first request came or the last one ended is told at once, this often in a row, and then twice a second.
+AT_ONCE, SOON_SECONDS = 10, 0.5
 MOST_HANDLERS, MOST_QUEUES, MOST_POOLS = 200, 16, 8  # a message then has at most 8192 bytes
 _ALLOWED = "udp:127.0.0.1:PORT, unix:/PATH, file:/PATH, off"
 _TARGET = re.compile(r"udp:(127(?:\.\d{1,3}){3}|localhost|\[::1\]):(\d{1,5})|(unix|file):(/.+)")
@@ -78,7 +80,7 @@ class _Watched:
         first = _created(items, -1 if self.kind == "otel-batch" else 0)  # OpenTelemetry appends at the left
         if known := [when for when in (first, *(when for _, when in under_way)) if when is not None]:
             found["oldest_seconds"] = round(max(0.0, now - min(known)), 3)
-        found.update({name: int(total()) for name, total in self.totals.items()})
+        found.update({name: int(total()) for name, total in list(self.totals.items())})
         if "entries" in found and {"drained", "dropped"} <= found.keys():
             gone = found["drained"] + found["dropped"]
             # once the main thread has ended google-cloud-logging's worker throws away what it takes from its queue
@@ -185,16 +187,31 @@ def _tap(owner: Any, name: str, told: Callable[..., Any]) -> bool:
     return getattr(owner, name, None) is tapped
 
 
+def _is_429(error: Any) -> bool:
+    """Want of quota: google's exceptions and HTTP's have it as `code`, gRPC's as what code() returns."""
+    code = getattr(error, "code", None)
+    code = _quiet(code) if callable(code) else code
+    return code == 429 or getattr(code, "name", "") == "RESOURCE_EXHAUSTED"
+
+
 def _tap_sender(found: _Watched, owner: Any, name: str) -> None:
-    """Count what a method that takes a batch sends and fails to send."""
+    """Count what a method that takes a batch sends and fails to send, and how often for want of quota where that is told."""
+
+    def refusal(answer: Any) -> None:
+        if _is_429(answer):
+            found.totals.setdefault("refused", refused).add(1)
 
     def told(batch: Any, *_: Any) -> Callable[[Any], None]:
         token, entries = object(), getattr(batch, "entries", batch)
         count = len(entries)
+        if entries is not batch and _tap(batch, "commit", lambda *_: refusal):
+            found.totals["refused"] = refused  # known from now on
         found.sending[token] = count, _created(entries, 0)
 
         def done(answer: Any) -> None:
             del found.sending[token]
+            refusal(answer)
+            _quiet(delattr, batch, "commit")  # else the batch would refer to itself
             failed = isinstance(answer, BaseException) or getattr(answer, "name", "") == "FAILURE"
             # google's batch empties its list when it is sent; when it is not, its caller swallows the error
             left = len(entries) if entries is not batch else count * failed
@@ -204,7 +221,7 @@ def _tap_sender(found: _Watched, owner: Any, name: str) -> None:
 
         return done
 
-    drained, dropped, errors = _Total(), _Total(), _Total()
+    drained, dropped, errors, refused = _Total(), _Total(), _Total(), _Total()
     if _tap(owner, name, told):
         found.totals = {"drained": drained, "dropped": dropped, "errors": errors}
 
@@ -219,22 +236,26 @@ class _Hook:
         self.requests: dict[object, None] = {}
         self.counts_requests = False
         self._lock, self._said, self._said_at = threading.Lock(), "", -IDLE_SECONDS
+        self._newest: dict[str, Any] = {}
+        self._spare, self._spared_at = float(AT_ONCE), time.monotonic()
         self._every, self._due = EVERY_SECONDS / 8, time.monotonic()  # what is made at the start is found soon
         self.go_on()
 
     def go_on(self) -> None:
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(self._stop,), name="stallscope-hook", daemon=True)
+        self._wake, self._stop = threading.Event(), threading.Event()
+        events = self._wake, self._stop
+        self._thread = threading.Thread(target=self._run, args=events, name="stallscope-hook", daemon=True)
         _quiet(self._thread.start)
 
     def pause(self) -> None:
         """Before a fork: the child then inherits no lock that our thread holds, and Python has no thread to warn of."""
         self._stop.set()
+        self._wake.set()
         _quiet(self._thread.join, 0.5)
 
     def begin_child(self) -> None:
         """After a fork: what the parent counted is not the child's."""
-        self._lock, self._said = threading.Lock(), ""
+        self._lock, self._said, self._newest = threading.Lock(), "", {}
         self.requests.clear()
         for each in (*self.queues.values(), *self.pools.values()):
             each.sending.clear()
@@ -242,10 +263,41 @@ class _Hook:
                 total.__init__()  # type: ignore[misc]
         self.go_on()
 
-    def _run(self, stop: threading.Event) -> None:
-        while not stop.wait(max(0.0, self._due - time.monotonic())):
-            self._due, self._every = time.monotonic() + self._every, min(EVERY_SECONDS, self._every * 2)
-            _quiet(self.report)
+    def _run(self, wake: threading.Event, stop: threading.Event) -> None:
+        while not stop.is_set():
+            if wake.wait(max(0.0, self._due - time.monotonic())) and not stop.wait(SOON_SECONDS):
+                wake.clear()
+                _quiet(self.turn, True)
+            if time.monotonic() >= self._due and not stop.is_set():
+                self._due, self._every = time.monotonic() + self._every, min(EVERY_SECONDS, self._every * 2)
+                _quiet(self.report)
+
+    def begin(self, token: object) -> None:
+        self.requests[token] = None
+        if len(self.requests) == 1:
+            _quiet(self.turn)
+
+    def end(self, token: object) -> None:
+        if self.requests.pop(token, token) is None and not self.requests:
+            _quiet(self.turn)
+
+    def turn(self, late: bool = False) -> None:
+        """Requests in flight as they are now, the rest as it was told last; from the app's own thread unless `late`."""
+        if not self.counts_requests or (self._wake.is_set() and not late):  # the thread tells it soon
+            return
+        now = time.monotonic()
+        self._spare = min(AT_ONCE, self._spare + (now - self._spared_at) / SOON_SECONDS)
+        self._spared_at = now
+        at_once = late or (self._spare >= 1 and self.target[0] != "file")
+        if not (at_once and self._lock.acquire(blocking=False)):
+            self._wake.set()
+            return
+        try:
+            self._spare -= 1
+            message = {**self._newest, **_identity(), "in_flight": len(self.requests)}
+            _send(self.target, message)
+        finally:
+            self._lock.release()
 
     def report(self, last: bool = False) -> None:
         """Look, and send what there is to say."""
@@ -253,14 +305,17 @@ class _Hook:
             return
         try:
             self.find()
-            message = self.message(last)
+            message = self._newest = self.message(last)
             pools, now = message.get("pool", {}), time.monotonic()
-            said = json.dumps([{**each, "oldest_seconds": 0} for each in message["queues"]] + [pools])
+            said = json.dumps(
+                [{**each, "oldest_seconds": 0} for each in message["queues"]] + [pools, message.get("in_flight")]
+            )
             waits = [q.get("entries") for q in message["queues"]] + [p.get("waiting") for p in pools.values()]
             busy = last or any(waits) or message.get("in_flight")
             if busy or said != self._said or now - self._said_at >= IDLE_SECONDS:
                 self._said, self._said_at = said, now
                 _send(self.target, message)
+            self.counts_requests = self.counts_requests and not last  # no word after the last one
         finally:
             self._lock.release()
 
@@ -273,9 +328,7 @@ class _Hook:
         """The message of the protocol."""
         now = time.time()
         queues = [found.queue(now) for found in list(self.queues.values())]
-        message: dict[str, Any] = {"v": 1, "pid": os.getpid(), "name": _name(), "queues": queues}
-        if _pid_namespace:
-            message["pid_ns"] = _pid_namespace
+        message: dict[str, Any] = {**_identity(), "queues": queues}
         if self.counts_requests:
             message["in_flight"] = len(self.requests)
         pools = {found.name: _quiet(found.pool) for found in list(self.pools.values())}
@@ -361,6 +414,12 @@ class _Hook:
             self.pools[found.name] = found
 
 
+def _identity() -> dict[str, Any]:
+    """What every message begins with."""
+    namespace = {"pid_ns": _pid_namespace} if _pid_namespace else {}
+    return {"v": 1, "pid": os.getpid(), **namespace, "name": _name()}
+
+
 def _name() -> str:
     """STALLSCOPE_HOOK_NAME, else the program: of `python -m package` the package."""
     path = (getattr(sys, "argv", None) or [""])[0] or "python"
@@ -411,19 +470,30 @@ class _Body:
 
 
 def asgi(app: Any) -> Any:
-    """Count requests and websockets in flight: `app = stallscope_hook.asgi(app)`, or add_middleware(stallscope_hook.asgi)."""
+    """Count requests and websockets in flight: `app = stallscope_hook.asgi(app)`, or add_middleware(stallscope_hook.asgi).
+
+    A request ends with the last of its response, as platforms see it; what the app does after that is none.
+    """
     if _hook is None:
         return app
-    requests, _hook.counts_requests = _hook.requests, True
+    hook, _hook.counts_requests = _hook, True
 
     async def counted(scope: Any, receive: Any, send: Any) -> None:
         token = object()
-        if scope.get("type") != "lifespan":
-            requests[token] = None
-        try:
+
+        async def sent(message: Any) -> None:
+            if type(message) is dict and message.get("type") == "http.response.body" and not message.get("more_body"):
+                hook.end(token)
+            await send(message)
+
+        if scope.get("type") == "lifespan":
             await app(scope, receive, send)
+            return
+        hook.begin(token)
+        try:
+            await app(scope, receive, sent)
         finally:
-            requests.pop(token, None)
+            hook.end(token)
 
     return counted
 
@@ -432,11 +502,11 @@ def wsgi(app: Any) -> Any:
     """Count requests in flight: `app = stallscope_hook.wsgi(app)`."""
     if _hook is None:
         return app
-    requests, _hook.counts_requests = _hook.requests, True
+    hook, _hook.counts_requests = _hook, True
 
     def counted(environ: Any, start_response: Any) -> Any:
         token, body = object(), None
-        requests[token] = None
+        hook.begin(token)
         try:
             body = app(environ, start_response)
         finally:
@@ -444,8 +514,8 @@ def wsgi(app: Any) -> Any:
             file = environ.get("wsgi.file_wrapper")
             whole = body is None or isinstance(body, (list, tuple, file if isinstance(file, type) else tuple))
             if whole:
-                requests.pop(token, None)
-        return body if whole else _Body(body, lambda: requests.pop(token, None))
+                hook.end(token)
+        return body if whole else _Body(body, lambda: hook.end(token))
 
     return counted
 
@@ -462,7 +532,10 @@ def _begin() -> _Hook | None:
         return None
     hook = _Hook(target)
     atexit.register(_quiet, hook.report, True)
-    _quiet(getattr(threading, "_register_atexit", None), _quiet, hook.leave)  # from 3.9 on
+    if hasattr(threading, "_register_atexit"):
+        _quiet(threading._register_atexit, _quiet, hook.leave)
+    else:  # 3.8
+        _quiet(_tap, threading, "_shutdown", hook.leave)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=hook.pause, after_in_parent=hook.go_on, after_in_child=hook.begin_child)
     return hook

@@ -17,6 +17,98 @@ function deafLog(name) {
 
 const RESOURCE = { resource: { type: 'global', labels: {} } };
 
+/** Each gives the objects of a library, its parts too, with something that waits. */
+const MAKERS = {
+  stdout() {
+    process.stdout.write('x'.repeat(300000));
+    return [process.stdout, process.stdout._writableState];
+  },
+  winston() {
+    const { createLogger, Transport } = require('winston');
+    class Deaf extends Transport {
+      log() {}
+    }
+    const logger = createLogger({ transports: [new Deaf()] });
+    for (let seq = 1; seq <= 40; seq += 1) logger.info('hello', { seq });
+    return [logger, ...logger.transports, ...logger.transports.map((each) => each._writableState)];
+  },
+  'logging-winston'() {
+    const { createLogger } = require('winston');
+    const { LoggingWinston } = require('@google-cloud/logging-winston');
+    const transport = new LoggingWinston({ projectId: 'lab', ...RESOURCE });
+    transport.common.cloudLog.logging.loggingService = { writeLogEntries: () => new Promise(() => {}) };
+    const logger = createLogger({ transports: [transport] });
+    for (let seq = 1; seq <= 40; seq += 1) logger.info('hello', { seq });
+    return [logger, transport, transport.common, transport._writableState];
+  },
+  bunyan() {
+    const { LoggingBunyan } = require('@google-cloud/logging-bunyan');
+    const stream = new LoggingBunyan({ projectId: 'lab', ...RESOURCE });
+    stream.cloudLog.logging.loggingService = { writeLogEntries: () => new Promise(() => {}) };
+    const logger = require('bunyan').createLogger({ name: 'app', streams: [stream.stream('info')] });
+    for (let seq = 1; seq <= 40; seq += 1) logger.info({ seq }, 'hello');
+    return [stream];
+  },
+  sonic() {
+    const pino = require('pino');
+    const stream = pino.destination({ dest: 1, sync: false, maxLength: 400000 });
+    const logger = pino(stream);
+    for (let seq = 1; seq <= 300; seq += 1) logger.info({ seq }, 'x'.repeat(1000));
+    return [stream];
+  },
+  thread() {
+    const pino = require('pino');
+    const stream = pino.transport({ target: 'pino/file', options: { destination: 1 } });
+    const logger = pino(stream);
+    for (let seq = 1; seq <= 300; seq += 1) logger.info({ seq }, 'x'.repeat(1000));
+    const key = Object.getOwnPropertySymbols(stream).find((each) => each.description === 'kImpl');
+    return [stream, stream[key]];
+  },
+  pool() {
+    const pool = new (require('pg').Pool)({ max: 3 });
+    require('pg').Client.prototype.connect = () => {}; // never answers
+    for (let number = 0; number < 5; number += 1) pool.connect().catch(() => {});
+    return [pool];
+  },
+};
+
+/** Each gives a function that logs once, or serves a request. */
+const CALLS = {
+  winston() {
+    const { createLogger, Transport } = require('winston');
+    class Takes extends Transport {
+      log(info, then) {
+        then();
+      }
+    }
+    const logger = createLogger({ transports: [new Takes()] });
+    return (seq) => { logger.info('hello', { seq }); };
+  },
+  'logging-winston'() {
+    const { createLogger } = require('winston');
+    const { LoggingWinston } = require('@google-cloud/logging-winston');
+    const transport = new LoggingWinston({ projectId: 'lab', ...RESOURCE });
+    transport.common.cloudLog.logging.loggingService = { writeLogEntries: async () => [{}] };
+    const logger = createLogger({ transports: [transport] });
+    return (seq) => { logger.info('hello', { seq }); };
+  },
+  pino() {
+    const pino = require('pino');
+    const logger = pino(pino.destination({ dest: '/dev/null', sync: false }));
+    return (seq) => { logger.info({ seq }, 'hello'); };
+  },
+  async http() {
+    const http = require('node:http');
+    const server = http.createServer((request, response) => response.end('done'));
+    await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
+    const agent = new http.Agent({ keepAlive: true });
+    const { port } = server.address();
+    return () => new Promise((resolve) => {
+      http.get({ host: '127.0.0.1', port, agent }, (answer) => answer.resume().on('end', resolve));
+    });
+  },
+};
+
 const PROGRAMS = {
   /** Writes so many bytes at once to standard output, and half of them when they are gone; says what waits at changes. */
   standard(bytes) {
@@ -55,6 +147,19 @@ const PROGRAMS = {
     setTimeout(() => process.exit(0), 300);
   },
 
+  /** Calls that fail with each of these codes, each once with a promise and once with a callback. */
+  failing(...codes) {
+    for (const code of codes) {
+      const log = deafLog('failing');
+      log.logging.loggingService.writeLogEntries = async () => {
+        throw Object.assign(new Error('refused'), code === 'none' ? {} : { code: Number(code) });
+      };
+      log.write(log.entry({}, 'hello'), RESOURCE).catch(() => {});
+      log.write(log.entry({}, 'hello'), RESOURCE, () => {});
+    }
+    setTimeout(() => process.exit(0), 2500);
+  },
+
   /** A logger whose transport never calls back. */
   winston(entries) {
     const { createLogger, Transport } = require('winston');
@@ -74,6 +179,14 @@ const PROGRAMS = {
       if (request.url === '/hold') held.push(response);
       else response.end('answer');
       if (request.url === '/release') held.splice(0).forEach((each) => each.end('late'));
+    });
+    server.listen(0, '127.0.0.1', () => say({ port: server.address().port }));
+  },
+
+  /** Answers after as many seconds as the path says; says its port. */
+  timed() {
+    const server = require('node:http').createServer((request, response) => {
+      setTimeout(() => response.end('done'), 1000 * Number(request.url.slice(1)));
     });
     server.listen(0, '127.0.0.1', () => say({ port: server.address().port }));
   },
@@ -117,6 +230,52 @@ const PROGRAMS = {
     if (isMainThread) new Worker(__filename, { argv: ['thread'] });
     else process.stdout.write('from the thread\n');
     stay();
+  },
+
+  /** CPU seconds of a log call of a library whose way out takes all at once; of a request for http. */
+  async calls(kind, count) {
+    const call = await CALLS[kind]();
+    const run = async (times) => {
+      for (let number = 0; number < times; number += 1) {
+        await call(number);
+        if (number % 100 === 99) await new Promise(setImmediate);
+      }
+    };
+    await run(Number(count) / 5);
+    const before = process.cpuUsage();
+    await run(Number(count));
+    const { user, system } = process.cpuUsage(before);
+    say({ cpu: (user + system) / 1e6 / Number(count) });
+    process.exit(0);
+  },
+
+  /** CPU seconds per second of a program that logs at this rate, a second after its start. */
+  async steady(kind, rate, seconds) {
+    const call = await CALLS[kind]();
+    const timer = setInterval(call, 1000 / Number(rate));
+    setTimeout(() => {
+      const before = process.cpuUsage();
+      setTimeout(() => {
+        const { user, system } = process.cpuUsage(before);
+        say({ cpu: (user + system) / 1e6 / Number(seconds) });
+        clearInterval(timer);
+        process.exit(0);
+      }, 1000 * Number(seconds));
+    }, 1500);
+  },
+
+  /** Makes what the hook looks at, takes one attribute away from it once it is known, and stays for some looks more. */
+  missing(kind, attribute) {
+    const made = MAKERS[kind]();
+    setTimeout(() => {
+      for (const owner of made) {
+        const keys = [...Object.getOwnPropertySymbols(owner), attribute];
+        const key = keys.find((each) => each.description === attribute) || attribute;
+        if (key in owner) Object.defineProperty(owner, key, { value: undefined, configurable: true, writable: true });
+      }
+      say({ missing: attribute });
+    }, 700);
+    setTimeout(() => process.kill(process.pid, 'SIGKILL'), 1500); // an exit would wait for a write that blocks
   },
 
   // What follows ends by itself, and is compared: with the hook and without.

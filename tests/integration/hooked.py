@@ -125,10 +125,12 @@ def opentelemetry() -> None:
     import warnings
 
     warnings.simplefilter("ignore")
-    from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler
-    from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExporter
+    from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler, export
+    from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 
-    class Hanging(LogRecordExporter):
+    base: Any = getattr(export, "LogRecordExporter", None) or export.LogExporter  # its name before 1.39
+
+    class Hanging(base):  # type: ignore[misc]
         def export(self, batch: object) -> Any:
             taken.set()
             threading.Event().wait()
@@ -174,6 +176,64 @@ def pool(dsn: str) -> None:
     connections.close()
 
 
+def pool_load(dsn: str, most: str, threads: str, hold: str) -> None:
+    """So many threads take a connection of a pool of `most` again and again, each for so many seconds."""
+    import psycopg_pool
+
+    def work() -> None:
+        while True:
+            with connections.connection() as connection:
+                connection.execute("SELECT pg_sleep(%s)", [float(hold)])
+
+    connections = psycopg_pool.ConnectionPool(dsn, min_size=int(most), max_size=int(most), name="main", open=True)
+    connections.wait()
+    for _ in range(int(threads)):
+        threading.Thread(target=work, daemon=True).start()
+    until_killed()
+
+
+def asgi() -> None:
+    """Answers after as many seconds as the path says; says its port."""
+    import asyncio
+    import socket
+
+    import stallscope_hook
+    import uvicorn
+
+    async def app(scope: Any, _receive: Any, send: Any) -> None:
+        await asyncio.sleep(float(scope["path"][1:]))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(stallscope_hook.asgi(app), lifespan="off", log_config=None)
+    say(port=listening.getsockname()[1])
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def wsgi() -> None:
+    """The same for WSGI, with a thread for each request."""
+    import socketserver
+    import wsgiref.simple_server
+
+    import stallscope_hook
+
+    class Server(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
+        daemon_threads = True
+
+    class Quiet(wsgiref.simple_server.WSGIRequestHandler):
+        def log_message(self, *_: object) -> None: ...
+
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        time.sleep(float(environ["PATH_INFO"][1:]))
+        start_response("200 OK", [("Content-Length", "4")])
+        return [b"done"]
+
+    server = wsgiref.simple_server.make_server("127.0.0.1", 0, stallscope_hook.wsgi(app), Server, Quiet)
+    say(port=server.server_address[1])
+    server.serve_forever()
+
+
 def overhead(repeats: str, calls: str) -> None:
     """CPU nanoseconds of a log call through a QueueHandler without and with the hook, in turns: medians of each, and ratios."""
     import stallscope_hook
@@ -198,6 +258,41 @@ def overhead(repeats: str, calls: str) -> None:
         queues[hooked].queue.clear()
     ratios = [with_ / without for without, with_ in zip(*took)]
     say(without=statistics.median(took[0]), hooked=statistics.median(took[1]), ratio=statistics.median(ratios))
+
+
+def steady(rate: str, seconds: str) -> None:
+    """CPU seconds per second of a program that logs at this rate through a queue, a second after its start."""
+    entries: queue.Queue[logging.LogRecord] = queue.Queue()
+    listening = logging.handlers.QueueListener(entries, logging.NullHandler())
+    listening.start()
+    log = logger(logging.handlers.QueueHandler(entries))
+    time.sleep(1.5)
+    began, used = time.monotonic(), time.process_time()
+    emit(log, float(rate), float(seconds))
+    say(cpu=(time.process_time() - used) / (time.monotonic() - began))
+    listening.stop()
+
+
+def requests(count: str) -> None:
+    """CPU seconds of a request of an ASGI app that answers at once, with the middleware where the hook is loaded."""
+    import asyncio
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    async def send(_: Any) -> None: ...
+
+    async def serve(called: Any) -> None:
+        for _ in range(int(count)):
+            await called({"type": "http"}, None, send)
+
+    hook = sys.modules.get("stallscope_hook")
+    called = hook.asgi(app) if hook else app
+    asyncio.run(serve(called))
+    used = time.process_time()
+    asyncio.run(serve(called))
+    say(cpu=(time.process_time() - used) / int(count))
 
 
 if __name__ == "__main__":

@@ -91,6 +91,31 @@ def test_a_file_system_in_memory_is_memory_and_its_size_is_a_bound(
     assert found["most"] == ({"logs": 8 << 20} if most else None)
 
 
+def test_a_file_system_of_its_own_is_a_disk_whose_room_is_a_bound(tmp_path: Path) -> None:
+    """ext4 in a file, which may itself lie anywhere: here nobody can know."""
+    script = """
+image, os.environ["PATH"] = f"{work}/image", os.environ["PATH"] + ":/usr/sbin:/sbin"
+with open(image, "wb") as file:
+    file.truncate(32 << 20)
+for words in (["mkfs.ext4", "-q", image], ["mount", "-o", "loop", image, f"{work}/disk"]):
+    os.makedirs(f"{work}/disk", exist_ok=True)
+    try:
+        run = subprocess.run(words, capture_output=True, text=True)
+    except OSError as error:
+        print(json.dumps({"skip": str(error)})); sys.exit()
+    if run.returncode:
+        print(json.dumps({"skip": run.stderr})); sys.exit()
+write(f"{work}/disk/a.log")
+look(f"{work}/disk")
+"""
+    (found,) = inside(script, tmp_path)
+    if "skip" in found:
+        pytest.skip(f"no ext4 of our own: {found['skip']}")
+    assert (found["medium"], found["files"]) == ("disk", 1)
+    assert "ext" in found["because"]
+    assert found["bytes"] >= 1 << 20
+
+
 @pytest.mark.parametrize("where", ["memory", "disk"])
 @pytest.mark.parametrize("hidden", [True, False], ids=["upperdir hidden, as in a container", "upperdir in sight"])
 def test_an_overlay_is_what_its_upper_layer_is(disk: Path, where: str, hidden: bool) -> None:
@@ -180,3 +205,19 @@ def test_a_deleted_file_that_is_still_open_is_found_by_its_directory(holder: Pat
         assert eventually(look, what="the deleted file") >= 1 << 20
     else:
         assert look() == 0
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_in_an_overlay_it_is_found_although_no_other_file_tells_its_device(disk: Path, where: str) -> None:
+    """Above another file system a file has another device number than its directory."""
+    script = f"""
+logs = overlay(mount("tmpfs", f"{{work}}/t") if "{where}" == "memory" else f"{{work}}/d", "o")
+with open(f"{{logs}}/app.log", "wb") as file:
+    file.write(b"x" * (1 << 20)); file.flush()
+    subprocess.run(["sh", "-c", "sleep 5 &"], stdout=file)
+os.unlink(f"{{logs}}/app.log")
+found = asyncio.run(FilesProbe("logs", logs).read())
+print(json.dumps(found.deleted_bytes))
+"""
+    (found,) = inside(script, disk)
+    assert found["logs"] >= 1 << 20

@@ -25,9 +25,12 @@ import pytest
 from tests.integration.conftest import eventually
 from tests.lab import Unavailable
 from tests.lab.cloud_logging import CloudLoggingServer, Entry, environment, waiting
+from tests.lab.hook_versions import GIVEN_PYTHON
 from tests.lab.postgres import PostgresServer, installations
 from tests.lab.process import Running
 
+#: The interpreter of the programs: `python -m tests.lab.hook_versions` gives others.
+PYTHON = os.environ.get(GIVEN_PYTHON, sys.executable)
 ROOT = Path(__file__).resolve().parents[2]
 HOOK = ROOT / "hooks" / "python"
 PROGRAMS = Path(__file__).with_name("hooked.py")
@@ -92,11 +95,12 @@ def run(agent: Agent) -> Iterator[Any]:
     """Start one of the programs; it is ended with the test."""
     with ExitStack() as stack:
 
-        def start(*words: object, python: str = sys.executable, **variables: str) -> Running:
+        def start(*words: object, python: str = PYTHON, **variables: str) -> Running:
             base = {"PATH": os.environ["PATH"], "STALLSCOPE_HOOK": agent.target, "STALLSCOPE_HOOK_NAME": "orders"}
             path = {"PYTHONPATH": os.pathsep.join((str(ROOT), str(HOOK))), "PYTHONDONTWRITEBYTECODE": "1"}
             main = "import runpy, stallscope_hook, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], {}, '__main__')"
-            command = [python, "-W", "error", "-c", main, str(PROGRAMS), *map(str, words)]
+            warnings = "default" if GIVEN_PYTHON in os.environ else "error"  # older libraries have their own
+            command = [python, "-W", warnings, "-c", main, str(PROGRAMS), *map(str, words)]
             return stack.enter_context(Running(command, env={**base, **path, **variables}))
 
         yield start
@@ -153,7 +157,7 @@ def test_a_slow_cloud_logging_s_backlog_is_told_as_it_is(agent: Agent, run: Any,
     assert periodic.queue["oldest_seconds"] > 5
     assert "most_entries" not in last.queue  # it is unbounded
     lost = len(emitted) - len(entries)
-    assert lost <= last.body["exit"]["pending"] <= lost + BATCH
+    assert lost <= last.body["exit"]["pending"] <= lost + BATCH + 1  # the library's own mark of the end waits too
 
 
 def test_a_quota_that_is_used_up_drops_and_says_so(agent: Agent, run: Any, server: CloudLoggingServer) -> None:
@@ -167,7 +171,7 @@ def test_a_quota_that_is_used_up_drops_and_says_so(agent: Agent, run: Any, serve
     last = agent.of(program.pid)[-1].queue
     assert rejected == len(emitted)
     assert rejected / 2 < last["dropped"] <= rejected  # it counts from when it found the queue
-    assert 0 < last["errors"] <= last["dropped"]
+    assert 0 < last["refused"] == last["errors"] <= last["dropped"]
     assert last["drained"] == 0
     assert last["arrived"] == last["dropped"] + last["entries"]
 
@@ -253,7 +257,9 @@ def test_opentelemetry_s_own_batch_processor(agent: Agent, run: Any) -> None:
     message = agent.of(program.pid)[-1]
     found = message.queue
     assert (found["kind"], found["entries"], found["most_entries"]) == ("otel-batch", 20, 20)  # and 5 under way
-    assert (found["drained"], found["dropped"], found["arrived"]) == (0, 5, 30)
+    told = {name: found[name] for name in ("drained", "dropped", "arrived") if name in found}
+    assert told == {"drained": 0, **({"dropped": 5, "arrived": 30} if "dropped" in told else {})}
+    assert "dropped" in told or GIVEN_PYTHON in os.environ  # before 1.40 nobody tells
     assert message.at - first - MOMENT <= found["oldest_seconds"] <= message.at - first
 
 

@@ -25,10 +25,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 if TYPE_CHECKING:
+    from typing import Self  # hooks are tried with older Pythons, which import this module too
+
     import google.cloud.logging
     from google.cloud.logging_v2.handlers import CloudLoggingHandler
 

@@ -64,6 +64,19 @@ for directory in ("/var/tmp/logs", "/dev/shm/logs"):
     os.makedirs(directory)
     Path(directory, "app.log").write_text("x" * 10_000)
     look(directory, FilesProbe("logs", directory, backings=backings))
+    with open(f"{directory}/gone.log", "wb") as file:
+        file.write(b"x" * 1_000_000)
+        file.flush()
+        holder = subprocess.Popen(["sleep", "60"], stdout=file)
+    os.unlink(f"{directory}/gone.log")
+    sys.stdout.flush()
+    if not (agent := os.fork()):  # else the holder would be the agent's own child, which does not count
+        look(f"{directory}, one deleted", FilesProbe("logs", directory, backings=backings))
+        sys.stdout.flush()
+        os._exit(0)
+    os.waitpid(agent, 0)
+    holder.kill()
+    holder.wait()
 
 async def hear():
     probe = HooksProbe([parse_place("udp:127.0.0.1:9769")])
@@ -105,6 +118,9 @@ def test_what_gvisor_shows_of_logs() -> None:
         assert found[directory]["medium"] == {"logs": "unknown"}
         assert found[directory]["files"] == {"logs": 1}
         assert found[directory]["waiting_bytes"]["logs"] >= 10_000
+        deleted = found[f"{directory}, one deleted"]
+        assert deleted["files"] == {"logs": 1}
+        assert deleted["deleted_bytes"]["logs"] >= 1_000_000
     assert found["hook"]["entries"] == {"app/q": 7}
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from agent.config import ConfigError, history_bytes, load, predicted_cpu_ratio
+from agent.config import POOL_BYTES, ConfigError, history_bytes, load, predicted_cpu_ratio
 from agent.settings import App, Config, Connections, Http, Pool, Postgres, Suspension, parse_address
 from agent.settings_logs import LogDelivery, Logs
 
@@ -407,7 +407,11 @@ def test_closer_slots_need_more_memory() -> None:
 @pytest.mark.parametrize("predicted", [predicted_cpu_ratio, history_bytes])
 def test_pools_cost_when_they_are_looked_at_and_more_when_more_often(predicted: Callable[[Config], float]) -> None:
     url = "http://app/metrics"
-    costs = [predicted(Config(pool=Pool(metrics_url=u, every_seconds=s))) for u, s in ((None, 1), (url, 15), (url, 1))]
+    deaf = Logs(hook_listen=())
+    costs = [
+        predicted(Config(logs=deaf, pool=Pool(metrics_url=u, every_seconds=s)))
+        for u, s in ((None, 1), (url, 15), (url, 1))
+    ]
     assert costs == sorted(set(costs))
 
 
@@ -424,6 +428,11 @@ def test_pools_cost_when_they_are_looked_at_and_more_when_more_often(predicted: 
 )
 def test_what_is_watched_needs_memory_and_more_when_more_often(less: dict[str, Any], more: dict[str, Any]) -> None:
     assert history_bytes(Config(**less)) < history_bytes(Config(**more))
+
+
+def test_pools_that_hooks_may_tell_of_have_their_room_in_the_history() -> None:
+    deaf, hearing = (history_bytes(Config(logs=Logs(hook_listen=places))) for places in ((), ("udp:127.0.0.1:9769",)))
+    assert hearing - deaf >= int(Config().history.seconds / Config().pool.every_seconds) * POOL_BYTES
 
 
 @pytest.mark.parametrize("predicted", [predicted_cpu_ratio, history_bytes])

@@ -286,6 +286,7 @@ def test_the_product_takes_every_variable_the_manifests_set(tmp_path: Path) -> N
     }
     used = {item["name"]: item["value"] for item in sidecar()["env"]}
     text = PAGE.read_text() + "".join(path.read_text() for path in YAML_FILES)
+    shown["STALLSCOPE_LOGS__HOOK_LISTEN"] = "udp:127.0.0.1:9770"
     assert set(re.findall(r"STALLSCOPE_[A-Z]+__[A-Z_]+", text)) <= set(used | shown)
     result = command("check-config", **(shown | used))
     assert result.returncode == 0, result.stdout + result.stderr
@@ -311,7 +312,7 @@ def test_the_image_holds_what_the_wheel_needs_and_no_more() -> None:
     sources = [rest.split() for word, rest in instructions() if word == "COPY" and "--from" not in rest]
     copied = {name.rstrip("/") for *names, _ in sources for name in names}
     readme = metadata["project"].get("readme", "README.md")
-    assert copied == packages | {"pyproject.toml", "uv.lock", "LICENSE"} | {readme}
+    assert copied == packages | {"pyproject.toml", "uv.lock", "LICENSE", "hooks"} | {readme}
 
     ignored = False
     patterns = (ROOT / ".dockerignore").read_text().splitlines()
@@ -338,6 +339,50 @@ def test_the_base_runs_a_python_the_project_takes() -> None:
     floor = re.search(r">=\s*(\d+)\.(\d+)", project()["project"]["requires-python"])
     assert floor is not None
     assert tuple(map(int, base.groups())) >= tuple(map(int, floor.groups()))
+
+
+def hook_paths() -> Iterator[tuple[str, str]]:
+    """(where it stands, path of a hook as the app's container sees it) wherever an app is told to load one."""
+    texts = {str(path.relative_to(ROOT)): path.read_text() for path in (*YAML_FILES, PAGE)}
+    for name, text in texts.items():
+        for pattern in (r"--require=(\S+)", r"PYTHONPATH(?:=|\n\s*(?:#\s*)?value: )(/\S+)"):
+            yield from ((name, found) for found in re.findall(pattern, text))
+
+
+def test_the_app_loads_its_hooks_from_where_the_image_and_the_volume_have_them() -> None:
+    ((_, target),) = [rest.split() for word, rest in instructions() if word == "COPY" and rest.startswith("hooks ")]
+    (copies,) = [item for item in pod()["initContainers"] if item["name"] == "stallscope-hooks"]
+    assert copies["image"] == sidecar()["image"]
+    *_, source, into = copies["command"]
+    assert source == f"{target}/."
+    (written,) = [mount for mount in copies["volumeMounts"] if mount["mountPath"] == into]
+    (app,) = pod()["containers"]
+    (read,) = [mount for mount in app["volumeMounts"] if mount["name"] == written["name"]]
+    assert read["readOnly"] is True
+    assert read["mountPath"] == target, "one path, whether the files are in the image or in the volume"
+    assert pod()["initContainers"].index(copies) == 0
+    found = list(hook_paths())
+    assert {name for name, _ in found} >= {"deploy/kubernetes/deployment.yaml", "deploy/cloudrun/service.yaml"}
+    for _, path in found:
+        assert (ROOT / "hooks" / Path(path).relative_to(target)).exists(), path
+
+
+def test_the_hooks_speak_where_the_agent_listens() -> None:
+    (app,) = pod()["containers"]
+    environment = {item["name"]: item["value"] for item in app["env"]}
+    assert [environment["STALLSCOPE_HOOK"]] == list(defaults().logs.hook_listen)
+    text = PAGE.read_text() + "".join(path.read_text() for path in YAML_FILES)
+    assert set(re.findall(r"STALLSCOPE_HOOK(?:=|\n.*value: )(udp:\S+)", text)) == {environment["STALLSCOPE_HOOK"]}
+
+
+def test_both_containers_see_the_log_files_and_only_the_app_writes_them() -> None:
+    (path,) = [item["value"].partition("=")[2] for item in sidecar()["env"] if item["name"] == "STALLSCOPE_LOGS__FILES"]
+    (watched,) = [mount for mount in sidecar()["volumeMounts"] if mount["mountPath"] == path]
+    (written,) = [mount for mount in pod()["containers"][0]["volumeMounts"] if mount["mountPath"] == path]
+    assert (watched["name"], watched["readOnly"]) == (written["name"], True)
+    assert "readOnly" not in written
+    (volume,) = [each for each in pod()["volumes"] if each["name"] == written["name"]]
+    assert volume["emptyDir"].get("medium") is None, "in memory it would be charged to the app"
 
 
 def test_hadolint_is_content() -> None:

@@ -55,6 +55,15 @@ def evaluate(scene: Scene, rules: tuple[Rule, ...] = RULES) -> Report:
     return Engine(scene.history, rules=rules, clock=scene.clock, wall=lambda: WALL).evaluate(SELF)[0]
 
 
+def test_rules_that_come_to_be_watched_are_judged_and_the_others_keep_what_they_know() -> None:
+    script = Script()
+    assert script.say(present()) == "present"
+    script.engine.watch([script.rule, rule(lambda _: ABSENT, "two")])
+    script.say(present())
+    assert script.engine.verdicts() == {"one": "present", "two": "absent"}
+    assert [change.rule for change in script.changes] == ["two"]
+
+
 # ---- hysteresis
 
 

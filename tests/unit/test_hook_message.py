@@ -16,7 +16,7 @@ FULL: dict[str, Any] = {
     "v": 1, "pid": 4711, "name": "orders",
     "queues": [{
         "queue": "logging-winston", "kind": "logging-winston", "entries": 12, "bytes": 4096, "most_entries": 2048,
-        "most_bytes": 16384, "oldest_seconds": 3.2, "arrived": 100, "drained": 88, "dropped": 0, "errors": 0,
+        "most_bytes": 16384, "oldest_seconds": 3.2, "arrived": 100, "drained": 88, "dropped": 7, "errors": 3, "refused": 2,
     }],
     "in_flight": 3,
     "pool": {"main": {"size": 5, "checked_out": 5, "waiting": 2, "wait_seconds": 12.5, "acquires": 900}},
@@ -39,7 +39,7 @@ def test_the_message_of_the_agreement_is_understood_whole() -> None:
     assert only.gauges == {
         "entries": 12, "waiting_bytes": 4096, "most_entries": 2048, "most_bytes": 16384, "oldest_seconds": 3.2
     }  # fmt: skip
-    assert only.totals == {"arrived": 100, "drained": 88, "dropped": 0, "errors": 0}
+    assert only.totals == {"arrived": 100, "drained": 88, "dropped": 7, "errors": 3, "refused": 2}
     assert (message.in_flight, message.lost) == (3, 501)
     assert message.pools == FULL["pool"]
 

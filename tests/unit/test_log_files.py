@@ -284,7 +284,7 @@ def found(root: Path, clock: FakeClock | None = None) -> tuple[float | None, str
     if not (root / "proc/self").is_symlink():
         (root / "proc/self").symlink_to("77")
     deleted = DeletedFiles(root=root, clock=clock or FakeClock())
-    value = asyncio.run(deleted.bytes_of(lambda _path, _device: True))
+    value = asyncio.run(deleted.bytes_of(lambda _path: True, ()))
     return value, deleted.because
 
 
@@ -296,7 +296,7 @@ def test_without_another_process_in_sight_nothing_is_known(tmp_path: Path) -> No
 
 def test_without_proc_nothing_is_known(tmp_path: Path) -> None:
     deleted = DeletedFiles(root=tmp_path / "none")
-    assert asyncio.run(deleted.bytes_of(lambda _path, _device: True)) is None
+    assert asyncio.run(deleted.bytes_of(lambda _path: True, ())) is None
     assert deleted.because == f"{tmp_path}/none/proc/self: No such file or directory"
 
 
@@ -327,17 +327,46 @@ def test_one_scan_serves_a_minute(tmp_path: Path) -> None:
     deleted, asked = DeletedFiles(root=tmp_path, clock=clock), []
     look = deleted._look
 
-    async def counting(directory: str, most: int) -> int:
+    async def counting(directory: str, most: int, *, own: bool) -> int:
         asked.append(directory)
-        return await look(directory, most)
+        return await look(directory, most, own=own)
 
     deleted._look = counting  # type: ignore[method-assign]
 
     async def run() -> None:
         for wait in (0.0, SCAN_SECONDS * 0.9, SCAN_SECONDS * 0.2):
             clock.advance(wait)
-            await asyncio.gather(*(deleted.bytes_of(lambda _p, _d: True) for _ in range(3)))
+            await asyncio.gather(*(deleted.bytes_of(lambda _path: True, ()) for _ in range(3)))
 
     asyncio.run(run())
     assert len(asked) == 2
     assert LINKS_AT_ONCE < MOST_LINKS_EACH
+
+
+@pytest.mark.parametrize(
+    ("namespace", "devices", "held"),
+    [("mnt:[1]", False, True), ("mnt:[2]", False, False), ("mnt:[2]", True, True), ("", False, False)],
+    ids=["our mounts", "other mounts", "other mounts, same file system", "hidden"],
+)
+def test_in_other_mounts_the_same_path_counts_on_the_same_file_system_alone(
+    tmp_path: Path, namespace: str, devices: bool, held: bool
+) -> None:
+    gone = (tmp_path / "gone").open("wb")
+    gone.write(b"x" * 5000)
+    gone.flush()
+    (tmp_path / "gone").unlink()
+    device = os.fstat(gone.fileno()).st_dev
+    (tmp_path / "proc/self").parent.mkdir(parents=True)
+    (tmp_path / "proc/self").symlink_to("77")
+    for pid, mounts in ((77, "mnt:[1]"), (5, namespace)):
+        process(tmp_path, pid)
+        (tmp_path / f"proc/{pid}/ns").mkdir()
+        if mounts:
+            (tmp_path / f"proc/{pid}/ns/mnt").symlink_to(mounts)
+    (tmp_path / "proc/5/fd").rmdir()
+    (tmp_path / "proc/5/fd").symlink_to(f"/proc/{os.getpid()}/fd")
+    with gone:
+        deleted = DeletedFiles(root=tmp_path, clock=FakeClock())
+        wanted = str(tmp_path / "gone")
+        found = asyncio.run(deleted.bytes_of(lambda path: path == wanted, [device] if devices else []))
+    assert (found or 0) > 0 if held else found == 0

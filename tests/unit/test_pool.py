@@ -32,9 +32,13 @@ def page(pools: Mapping[str, Mapping[str, float]]) -> str:
     )
 
 
-def probe(pages: Sequence[str | Exception], names: Mapping[str, str] | None = None) -> PoolProbe:
-    """A probe that finds one page after the other, ten seconds apart."""
-    clock, left = FakeClock(), list(pages)
+def probe(
+    pages: Sequence[str | Exception],
+    names: Mapping[str, str] | None = None,
+    told: Sequence[Mapping[str, Mapping[str, float]]] = (),
+) -> PoolProbe:
+    """A probe that finds one page after the other, ten seconds apart, and what hooks tell meanwhile; no pages: no URL."""
+    clock, left, hooked = FakeClock(), list(pages), list(told)
 
     async def get(url: str) -> str:
         assert url == URL
@@ -44,7 +48,11 @@ def probe(pages: Sequence[str | Exception], names: Mapping[str, str] | None = No
             raise found
         return found
 
-    return PoolProbe(URL, Vocabulary(chosen("", names or {})), get=get, clock=clock)
+    def hooks() -> Mapping[str, Mapping[str, float]]:
+        clock.advance(0.0 if pages else 10.0)
+        return hooked.pop(0) if hooked else {}
+
+    return PoolProbe(URL if pages else "", Vocabulary(chosen("", names or {})), told=hooks, get=get, clock=clock)
 
 
 def looks(*pages: str) -> list[PoolReading]:
@@ -218,3 +226,39 @@ def test_a_page_that_does_not_come_is_no_data() -> None:
 
     because = reason(PoolProbe(URL, Vocabulary(chosen("", {})), timeout=0.01, get=never))
     assert because.because == "pool.metrics_url: no whole page in time"
+
+
+# ---- what hooks tell
+
+HOOKED = {"size": 2.0, "checked_out": 2.0, "waiting": 2.0, "wait_seconds": 12.5, "acquires": 900.0}
+
+
+def test_a_pool_that_only_a_hook_tells_of_needs_no_page() -> None:
+    grown = {**HOOKED, "wait_seconds": 21.5, "acquires": 950.0}
+    found = probe([], told=[{"orders/main": HOOKED}, {"orders/main": grown}])
+    first, second = (asyncio.run(found.read()) for _ in range(2))
+    assert (first.acquires, first.wait_seconds) == ({"orders/main": 0}, {"orders/main": 0})
+    assert second.seconds == 10.0
+    assert (second.size, second.checked_out, second.waiting) == ({"orders/main": 2},) * 3
+    assert (second.acquires, second.wait_seconds) == ({"orders/main": 50}, {"orders/main": 9.0})
+    assert second.libraries == {"orders/main": ""}
+    assert (second.timeouts, second.unseen["timeouts"]) == (None, "no hook tells it")
+
+
+def test_pools_of_hooks_and_of_the_page_stand_side_by_side() -> None:
+    reading = asyncio.run(probe([page({"main": FIRST})], told=[{"orders/main": HOOKED}]).read())
+    assert reading.checked_out == {"orders/main": 2, "main": 4}
+    assert reading.libraries == {"orders/main": "", "main": "hikaricp"}
+    assert "checked_out" not in reading.unseen
+
+
+def test_a_page_that_cannot_be_had_is_said_beside_what_hooks_tell() -> None:
+    reading = asyncio.run(probe([OSError("refused")], told=[{"orders/main": HOOKED}]).read())
+    assert reading.checked_out == {"orders/main": 2}
+    assert reading.unseen["checked_out"] == "pool.metrics_url: refused"
+
+
+@pytest.mark.parametrize("told", [{}, {"orders/main": {"size": 2.0}}])
+def test_hooks_that_tell_of_no_pool_any_more_are_no_data(told: Mapping[str, Mapping[str, float]]) -> None:
+    because = reason(probe([], told=[told]))
+    assert (because.because, bool(because.remedy)) == ("no hook tells of a connection pool any more", True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -304,3 +305,22 @@ def test_it_never_raises_and_its_share_is_a_share(looks: list[PoolReading]) -> N
         assert share.value is not None
         assert 0 <= share.value <= 1
         assert isinstance(judgement, Absent) or share.value > 0.5
+
+
+# ---- what a hook tells, and a page that cannot be had
+
+
+@pytest.mark.parametrize(("hooked", "kind"), [(QUEUE, Present), (CALM, Unknown)])
+def test_a_page_that_is_missing_does_not_hide_behind_a_hook_s_calm_pool(hooked: PoolReading, kind: type) -> None:
+    looks = [dataclasses.replace(hooked, unseen={"checked_out": "pool.metrics_url: answered 503, not 200"})] * 6
+    found = judge(*looks)
+    assert isinstance(found, kind)
+    if isinstance(found, Unknown):
+        assert "503" in found.because
+        assert found.remedy
+
+
+def test_for_a_pool_of_unknown_library_all_usual_settings_are_named() -> None:
+    found = judge(*[dataclasses.replace(QUEUE, libraries={"main": ""})] * 6)
+    assert isinstance(found, Present)
+    assert all(any(setting in change for change in found.advice.changes) for setting in COMMON)

@@ -20,6 +20,7 @@ import multiprocessing
 import os
 import queue
 import socket
+import subprocess
 import sys
 import threading
 import weakref
@@ -37,7 +38,7 @@ FILE = Path(__file__).resolve().parents[2] / "hooks" / "python" / "stallscope_ho
 NOW = 1_800_000_000.0
 #: What a message may have, as the agent reads it.
 MOST_BYTES, MOST_QUEUES = 8192, 16
-TOTALS = {"arrived", "drained", "dropped", "errors"}
+TOTALS = {"arrived", "drained", "dropped", "errors", "refused"}
 
 
 def load(target: str) -> Any:
@@ -73,7 +74,8 @@ class Stage:
         self.module = load("off")
         self.clock = Clock()
         monkeypatch.setattr(self.module, "time", self.clock)
-        monkeypatch.setattr(self.module._Hook, "go_on", lambda _: None)
+        self.woken = threading.Event()
+        monkeypatch.setattr(self.module._Hook, "go_on", lambda hook: setattr(hook, "_wake", self.woken))
         self.agent = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.path = f"{directory}/agent"
         self.agent.bind(self.path)
@@ -595,6 +597,56 @@ def test_a_batch_that_fails_is_dropped(stage: Stage, raises: bool) -> None:
     assert stage.only() == {**WHOLE["google"], "dropped": 3, "errors": 1, "arrived": 5}
 
 
+class Refused(Exception):
+    """As the libraries' errors: google's and HTTP's have a number, gRPC's a method."""
+
+    def __init__(self, code: object) -> None:
+        super().__init__()
+        self.code = code
+
+
+def _raise() -> NoReturn:
+    raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("code", "refused"),
+    [
+        (429, 1), (lambda: Thing(name="RESOURCE_EXHAUSTED"), 1), (503, 0), (lambda: Thing(name="UNAVAILABLE"), 0),
+        (None, 0), (_raise, 0),
+    ],
+)  # fmt: skip
+def test_want_of_quota_is_told_apart_from_other_failures(stage: Stage, code: object, refused: int) -> None:
+    """google's worker swallows the error, so it is seen where its batch is sent; an exporter's is seen where it is called."""
+    handler: Any = google()
+    worker = handler.transport.worker
+    assert "refused" not in stage.only()
+    batch = Batch(9, 8, 7)
+    fault = Refused(code)
+
+    def commit() -> None:
+        raise fault
+
+    def commits(batch: Any) -> None:
+        with contextlib.suppress(Refused):
+            batch.commit()
+
+    batch.commit = commit  # type: ignore[attr-defined]
+    worker.commits = commits
+    worker._safely_commit_batch(batch)
+    assert stage.only() == {**WHOLE["google"], "dropped": 3, "errors": 1, "arrived": 5, "refused": refused}
+    assert not hasattr(batch, "commit"), "a batch that refers to itself would stay until Python looks for such"
+
+    handler = opentelemetry(nested=True, metrics=True)
+    stage.hook.queues.clear()
+    stage.message()
+    exporter = handler._logger_provider._multi_log_record_processor._log_record_processors[0]._batch_processor._exporter
+    exporter.exports = lambda _: commit()
+    with pytest.raises(Refused):
+        exporter.export([1, 2, 3])
+    assert stage.only().get("refused", 0) == refused
+
+
 @pytest.mark.parametrize("library", [each for each in LIBRARIES if each.startswith("opentelemetry")])
 def test_an_exporter_s_failures_and_a_full_queue(stage: Stage, library: str) -> None:
     handler: Any = LIBRARIES[library]()
@@ -715,6 +767,8 @@ def test_totals_from_many_threads_lose_nothing(stage: Stage) -> None:
 
 
 def in_flight(stage: Stage) -> int:
+    while stage.told() is not None:
+        pass
     stage.clock.now += 10
     found: int = stage.message()["in_flight"]
     return found
@@ -724,9 +778,9 @@ def in_flight(stage: Stage) -> int:
 def test_asgi_requests_are_in_flight_until_they_end_or_fail(stage: Stage, kind: str) -> None:
     seen = []
 
-    async def app(scope: dict[str, str], _receive: object, send: object) -> None:
+    async def app(scope: dict[str, str], *_: object) -> None:
         seen.append(in_flight(stage))
-        if send is None:
+        if len(seen) == 2:
             raise LookupError
         await wrapped(scope, None, None)
 
@@ -736,6 +790,114 @@ def test_asgi_requests_are_in_flight_until_they_end_or_fail(stage: Stage, kind: 
         asyncio.run(wrapped({"type": kind}, None, object()))
     assert seen == [1, 2]
     assert in_flight(stage) == 0
+
+
+def test_the_first_request_and_the_end_of_the_last_are_told_at_once_with_what_was_told_last(stage: Stage) -> None:
+    handler = queue_handler()
+    stage.module.asgi(None)
+    (waiting,) = stage.message()["queues"]
+    stage.hook.begin("a")
+    stage.hook.begin("b")
+    first = stage.told()
+    assert first is not None
+    assert (first["in_flight"], first["queues"], first["pid"]) == (1, [waiting], os.getpid())
+    stage.hook.end("a")
+    assert stage.told() is None
+    stage.hook.end("b")
+    last = stage.told()
+    assert last is not None
+    assert (last["in_flight"], last["queues"]) == (0, [waiting])
+    stage.hook.end("b")
+    assert stage.told() is None
+    assert handler
+
+
+def test_a_request_ends_with_its_response_and_before_the_platform_knows(stage: Stage) -> None:
+    """What the app does after its response is no request for a platform that takes the CPU away then."""
+    seen: list[tuple[str, int]] = []
+
+    async def app(_scope: object, _receive: object, send: Any) -> None:
+        await send({"type": "http.response.start"})
+        await send({"type": "http.response.body", "body": b"a", "more_body": True})
+        await send({"type": "http.response.body", "body": b"b"})
+        seen.append(("after", len(stage.hook.requests)))
+
+    async def send(message: dict[str, Any]) -> None:
+        told = stage.told()
+        seen.append((message.get("body", b"").decode(), -1 if told is None else told["in_flight"]))
+
+    asyncio.run(stage.module.asgi(app)({"type": "http"}, None, send))
+    assert seen == [("", 1), ("a", -1), ("b", 0), ("after", 0)]
+    assert stage.told() is None
+
+
+@pytest.mark.parametrize("message", [None, "text", {}, {"type": "http.response.body", "more_body": True}])
+def test_what_an_app_sends_is_handed_on_whatever_it_is(stage: Stage, message: object) -> None:
+    sent = []
+
+    async def app(_scope: object, _receive: object, send: Any) -> None:
+        await send(message)
+
+    async def send(message: object) -> None:
+        sent.append((message, len(stage.hook.requests)))
+
+    asyncio.run(stage.module.asgi(app)({"type": "http"}, None, send))
+    assert sent == [(message, 1)]
+
+
+def test_requests_that_come_and_go_all_the_time_are_told_twice_a_second(stage: Stage) -> None:
+    stage.module.asgi(None)
+    for _ in range(1000):
+        stage.clock.now += 0.01
+        stage.hook.begin("a")
+        stage.hook.end("a")
+    told = sum(stage.told() is not None for _ in range(2000))
+    assert told <= stage.module.AT_ONCE + 10 / stage.module.SOON_SECONDS
+    assert stage.woken.is_set()  # the thread says what it is in the end
+    stage.hook.turn(late=True)
+    last = stage.told()
+    assert last is not None
+    assert last["in_flight"] == 0
+
+
+def test_a_file_is_never_written_by_the_thread_that_serves_a_request(stage: Stage, tmp_path: Path) -> None:
+    stage.module.asgi(None)
+    stage.hook.target = "file", str(tmp_path / "hook")
+    stage.hook.begin("a")
+    assert list(tmp_path.glob("hook*")) == []
+    assert stage.woken.is_set()
+    stage.hook.turn(late=True)
+    assert json.loads((tmp_path / f"hook.{os.getpid()}").read_text())["in_flight"] == 1
+
+
+def test_while_the_hook_looks_a_request_does_not_wait_for_it(stage: Stage) -> None:
+    stage.module.asgi(None)
+    with stage.hook._lock:
+        stage.hook.begin("a")
+    assert stage.told() is None
+    assert stage.woken.is_set()
+
+
+def test_there_is_no_word_after_the_last_one(stage: Stage) -> None:
+    stage.module.asgi(None)
+    stage.hook.begin("a")
+    stage.told()
+    assert stage.message(last=True)["in_flight"] == 1
+    stage.hook.end("a")
+    stage.hook.begin("b")
+    assert stage.told() is None
+
+
+def test_that_the_last_request_ended_is_told_at_the_next_look_too(stage: Stage) -> None:
+    stage.module.asgi(None)
+    stage.hook.requests["a"] = None
+    assert stage.message()["in_flight"] == 1
+    stage.hook.requests.clear()
+    stage.clock.now += 2
+    assert stage.message()["in_flight"] == 0
+    stage.clock.now += 2
+    stage.look()
+    assert stage.told() is None
 
 
 def test_asgi_s_lifespan_is_no_request(stage: Stage) -> None:
@@ -880,12 +1042,36 @@ def test_a_pool_has_one_name_and_is_not_kept_alive(stage: Stage) -> None:
 # --- the file -----------------------------------------------------------------------------------------------------------
 
 
-def test_it_is_written_in_the_syntax_of_python_3_8_and_needs_the_standard_library_only() -> None:
-    tree = ast.parse(FILE.read_text(), feature_version=(3, 8))
+@pytest.mark.parametrize("name", ["stallscope_hook.py", "auto/sitecustomize.py"])
+def test_it_is_written_in_the_syntax_of_python_3_8_and_needs_the_standard_library_only(name: str) -> None:
+    tree = ast.parse((FILE.parent / name).read_text(), feature_version=(3, 8))
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
     assert "logging" not in names  # nothing that is looked at is imported
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["the app has one", "the app has none"])
+@pytest.mark.parametrize(("value", "loaded"), [("", False), ("off", True)])
+def test_on_the_path_it_is_loaded_and_the_app_s_own_sitecustomize_is_run(
+    tmp_path: Path, value: str, loaded: bool, own: bool
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('own')\n" if own else "")
+    program = "import sys; import sitecustomize; print('stallscope_hook' in sys.modules, sitecustomize.__file__)"
+    path = os.pathsep.join((str(FILE.parent / "auto"), str(tmp_path)))
+    environ = {"PYTHONPATH": path, "STALLSCOPE_HOOK": value, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environ,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stderr == ""
+    own_lines = ["own"] if own else []
+    assert done.stdout.splitlines() == [*own_lines, f"{loaded} {tmp_path / 'sitecustomize.py'}"]
 
 
 @pytest.mark.parametrize(("value", "loads"), [(None, False), ("", False), ("udp:127.0.0.1:9769", True), ("off", True)])

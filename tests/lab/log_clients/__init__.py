@@ -27,6 +27,7 @@ where none is told), `heap_bytes` (null in Python) and `rss_bytes`. The first li
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -52,6 +53,8 @@ OPTIONS: Mapping[str, float | str] = {
 }
 HERE = Path(__file__).parent
 _NODE = (HERE / "node", "log-client-node")
+#: The variable that names another directory like `node` here, with other versions of the packages installed in it.
+GIVEN_NODE_CLIENT = "ST_LAB_NODE_CLIENT"
 
 
 def command(client: str, mode: str, **options: float | str) -> list[str]:
@@ -78,6 +81,8 @@ def prepare(client: str) -> str:
 
 def node_directory() -> Path:
     """Where Node's packages are. Raises Unavailable."""
+    if given := os.environ.get(GIVEN_NODE_CLIENT):
+        return Path(given)
     return Path(builds.built(*_NODE, "package.json")).parent
 
 
