@@ -15,14 +15,20 @@ from pathlib import Path
 import pytest
 
 from tests.lab import Unavailable, debian, gvisor
+from tests.lab.log_stage import PLACES
 from tests.lab.quota import PREFIX, CpuGroup
 
 pytestmark = pytest.mark.quota
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-CELLS = {"plain": "startup-boost", "gvisor": "healthy-gvisor app=busy", "guest": "freeze where=guest by=freezer"}
+CELLS = {
+    "plain": "startup-boost",
+    "logs": "log-files case=tmpfs, little",
+    "gvisor": "healthy-gvisor app=busy",
+    "guest": "freeze where=guest by=freezer",
+}
 #: Until something of it is there to be left behind.
-SETTLE_SECONDS = {"plain": 4.0, "gvisor": 6.0, "guest": 10.0}
+SETTLE_SECONDS = {"plain": 4.0, "logs": 4.0, "gvisor": 6.0, "guest": 10.0}
 
 
 def groups() -> set[str]:
@@ -34,7 +40,8 @@ def mounts() -> set[str]:
 
 
 def files() -> set[str]:
-    return {str(path) for path in Path(tempfile.gettempdir()).glob("st-*")}
+    places = {tempfile.gettempdir(), *PLACES.values()}
+    return {str(path) for place in places for path in Path(place).glob("st-*")}
 
 
 def processes(mark: str) -> set[str]:

@@ -24,6 +24,7 @@ from tests.lab import Unavailable, cleanup, table
 from tests.lab.cores import Cores
 from tests.lab.database import DatabaseEpisode
 from tests.lab.episode import Episode, Record
+from tests.lab.logs import LogEpisode
 from tests.lab.places import REPOSITORY, Stopped
 from tests.lab.scenario import Scenario, Selection, load
 from tests.lab.score import score, usable
@@ -86,7 +87,7 @@ class Lab:
         """The cells of one run, with the runs that had to be made again."""
         kept: list[Record] = []
         for _ in range(TRIES):
-            kind = DatabaseEpisode if cells[0].database else Episode
+            kind = DatabaseEpisode if cells[0].database else LogEpisode if cells[0].logs else Episode
             episode = kind(cells, number, self.cores, self.witness, self.stop)
             records = episode.records
             try:

@@ -20,7 +20,8 @@ from tests.lab.cores import HEAVY_CORES, Cores, Share
 from tests.lab.freezer import Freezer
 from tests.lab.places import PLACES, Heard, Place, Session, Stopped
 from tests.lab.process import Running
-from tests.lab.scenario import Requests, Scenario, Step
+from tests.lab.scenario import Scenario
+from tests.lab.timeline import Requests, Step
 from tests.lab.witness import Witness
 
 #: Booting and starting take this long at most; an emulated machine needs it.

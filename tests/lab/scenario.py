@@ -26,6 +26,9 @@ agents at once, one for each access that a user may give it, and each is a cell:
 
 `expect` holds for all of them; `expect_by.ACCESS` says where it differs. What an agent without a role cannot be asked is
 `silent` for it by itself.
+
+A scenario with `logs` has an app that logs, what it logs to, and an agent beside it (`logs.py`); the app runs from the
+beginning, and the timeline changes what holds its entries up.
 """
 
 from __future__ import annotations
@@ -37,12 +40,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from agent.rules import BY_ID, RULES
 from probes.postgres import PostgresReading
 from probes.postgres_server import PostgresServerReading
-from tests.lab import clients, loads
+from tests.lab import clients, loads, log_clients
+from tests.lab.timeline import STRICT, Database, Logs, Step
 
 DIRECTORY = Path(__file__).with_name("scenarios")
 Expectation = Literal["present", "eases", "lasting", "absent", "unknown", "silent", "either"]
@@ -57,67 +61,17 @@ ACCESSES: tuple[Access, ...] = ("network", "processes", "role", "inside")
 ROLE_READINGS = frozenset({PostgresReading, PostgresServerReading})
 DATABASE_CORES = 0.3
 """Server, client and four agents; a scenario with more says so."""
+LOG_CORES = 0.3
+"""App, log service, reader and agent; a scenario with more says so."""
 AGENT_CORES = 0.03
 GUEST_CORES = 0.06
 """An emulated machine costs this much beside what its app does."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Database(_Strict):
-    """The server, and the way there."""
-
-    via: Literal["direct", "proxy", "route", "pgbouncer"] = "direct"
-    """A TCP proxy hides the way from the kernel's round-trip time, a route does not."""
-    round_trip: float = Field(default=0.0, ge=0, lt=5)
-    """Seconds that proxy or route add."""
-    rows: int = Field(default=20_000, ge=1_000, le=5_000_000)
-    """Of the table `lab_rows`."""
-    connections: int = Field(default=60, ge=10, le=500)
-    """max_connections."""
-
-
-class Requests(_Strict):
-    """Requests `every` so many seconds: the quota is lifted while one is in flight."""
-
-    every: float = Field(gt=0)
-    lasting: float = Field(gt=0)
-    quota: float | None = Field(default=None, gt=0, lt=1)
-    signal: bool
-    """Whether the agent is told when one begins and ends."""
-    lifts: bool = True
-    """Whether the quota is lifted at all."""
-
-
-class Step(_Strict):
-    """What changes at this second."""
-
-    at: float = Field(ge=0)
-    mark: Literal["", "onset", "lift", "end"] = ""
-    app: str = ""
-    """A load and its options as `loads.py` has them; it runs until the next step with an app, or the end."""
-    quota: float | Literal["none"] | None = None
-    """Cores for the app's group; in gVisor and a guest, for the whole sandbox or machine, from outside."""
-    inner_quota: float | Literal["none"] | None = None
-    """Cores for the app's group inside the guest (cgroup v2)."""
-    freeze: float = Field(default=0, ge=0)
-    """Everything stands still for so many seconds."""
-    by: Literal["stop", "freezer"] = "stop"
-    neighbours: int = Field(default=0, ge=0, le=8)
-    """Busy processes elsewhere on this machine, outside every quota, until lift."""
-    requests: Requests | None = None
-    lock: Literal["", "row", "table"] = ""
-    """Another session holds the row 1, or the table, until lift."""
-    server_quota: float | Literal["none"] | None = None
-    """Cores for the database server."""
-    crowd: int = Field(default=0, ge=0, le=500)
-    """Connections of another app that stand idle until lift."""
-
-
-class Scenario(_Strict):
+class Scenario(BaseModel):
     """One cell: a scenario with the values of its `each` filled in."""
+
+    model_config = STRICT
 
     name: str
     variant: str = ""
@@ -133,9 +87,10 @@ class Scenario(_Strict):
     expect: dict[str, Expectation] = {}
     expect_by: dict[Access, dict[str, Expectation]] = {}
     database: Database | None = None
+    logs: Logs | None = None
     access: Access | Literal[""] = ""
     cores: float | None = Field(default=None, gt=0, le=2)
-    """What a scenario with a database needs; any other says it by its loads."""
+    """What a scenario with a database or logs needs; any other says it by its loads."""
     smoke: Chosen = False
     quick: Chosen = True
     because: str = ""
@@ -155,6 +110,8 @@ class Scenario(_Strict):
             faults.append(f"agent: sidecar needs environment plain, not {self.environment}")
         if (self.database is None) == bool(self.access) or (self.database and self.environment != "plain"):
             faults.append("database: needs environment plain, and every cell of it an access")
+        if self.logs is not None:
+            faults += self._faults_of_logs(self.logs)
         words = [*self.expect.values(), *(word for each in self.expect_by.values() for word in each.values())]
         if "either" in words and not self.because:
             faults.append("because: say why either answer is right")
@@ -163,13 +120,25 @@ class Scenario(_Strict):
         return self
 
     def _faults_of(self, step: Step) -> Iterator[str]:
-        kinds = loads.KINDS if self.database is None else tuple(clients.CLIENTS)
+        kinds = tuple(clients.CLIENTS) if self.database else () if self.logs else loads.KINDS
         if step.app and step.app.split()[0] not in kinds:
             yield f"timeline: app {step.app!r}; allowed: {', '.join(kinds)}"
         if self.database is None and (step.lock or step.server_quota or step.crowd):
             yield "timeline: lock, server_quota and crowd need a [database]"
+        if self.logs is None and (step.service or step.reader is not None or step.signal):
+            yield "timeline: service, reader and signal need [logs]"
         if step.inner_quota is not None and self.environment != "guest":
             yield f"timeline: inner_quota needs environment guest, not {self.environment}"
+
+    def _faults_of_logs(self, logs: Logs) -> Iterator[str]:
+        client, mode = [*logs.app.split(), "", ""][:2]
+        if mode not in log_clients.CLIENTS.get(client, ()):
+            known = "; ".join(f"{name} {', '.join(modes)}" for name, modes in log_clients.CLIENTS.items())
+            yield f"logs.app: {logs.app!r}; allowed: {known}"
+        if self.environment != "plain" or self.database is not None or self.command != "run":
+            yield "logs: needs environment plain, command run, and no [database]"
+        if mode not in log_clients.TO_SERVICE and any(step.service for step in self.timeline):
+            yield f"timeline: service, but {logs.app!r} writes to none"
 
     @property
     def id(self) -> str:
@@ -194,8 +163,8 @@ class Scenario(_Strict):
 
     def cores_from(self, index: int) -> float:
         """The most CPU that any step from this one on can use."""
-        if self.database is not None:
-            return self.cores or DATABASE_CORES
+        if self.database is not None or self.logs is not None:
+            return self.cores or (DATABASE_CORES if self.database else LOG_CORES)
         most = 0.0
         quota, inner, app, neighbours = 1.0, 1.0, 0.0, 0
         for at, step in enumerate(self.timeline):

@@ -28,6 +28,9 @@ CROWDED_RULES = {
     "gvisor": {"cpu_suspended"},
     "guest": {"cpu_stolen", "cpu_suspended"},
 }
+#: From this age of the oldest entry on a log queue really was one, whoever made it: on a crowded machine the log service
+#: is slow by itself, and a client that is refused may get stuck.
+LATE_SECONDS = 5.0
 #: Told on every kernel in its own words: what the verdict blames.
 CULPRITS: Mapping[str, str] = {
     "cpu_throttled_between_requests": "between requests",
@@ -49,6 +52,14 @@ CULPRITS: Mapping[str, str] = {
     "client_not_reading": "client does not read",
     "client_cpu_bound": "client computes",
     "pool_saturated": "pool",
+    "log_queue_in_memory": "log queue",
+    "log_pipe_blocked": "reader of stdout",
+    "log_files_in_memory": "log files",
+    "log_entries_dropped": "entries dropped",
+    "logs_lost_at_exit": "lost at exit",
+    "memory_near_limit": "memory",
+    "log_quota_exceeded": "log quota",
+    "log_delivery_late": "late delivery",
 }
 NOBODY, CANNOT_TELL = "nobody", "cannot tell"
 #: An end this close to the lift is the lift: the two are noted one after the other.
@@ -120,6 +131,9 @@ def _judge(scenario: Scenario, record: Record, rule: str, result: Score) -> tupl
     true_too = {"cpu_stolen"} if record.stolen >= STOLEN_SHARE else set()
     if record.crowded >= CROWDED_SHARE:
         true_too |= CROWDED_RULES[scenario.environment]
+    marks = ("onset", "end") if expected in DUE else ("onset", "lift", "end")
+    if any(record.truth.get(f"oldest_{mark}", 0.0) >= LATE_SECONDS for mark in marks):
+        true_too.add("log_queue_in_memory")
     present = list(_intervals(record, rule))
     early = any(begin <= record.marks.get("onset", 0.0) for begin, _ in present)
     if rule in true_too and (expected not in DUE or early):

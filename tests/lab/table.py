@@ -157,7 +157,7 @@ def side_by_side(found: Sequence[Cell]) -> str:
     """The same stalls as others would see them: in how many runs each one fired."""
     rows = []
     for cell in found:
-        if cell.scenario.command != "run" or cell.scenario.access or not cell.runs:
+        if cell.scenario.command != "run" or cell.scenario.access or cell.scenario.logs or not cell.runs:
             continue  # rivals look at the CPU, and from inside
         told = [
             rivals.opinions(record.loads, record.marks["onset"], record.marks["lift"])

@@ -38,7 +38,8 @@ def run(server: CloudLoggingServer, client: str, mode: str, status: Path, **opti
         command = log_clients.command(client, mode, **given)
     except Unavailable as reason:
         pytest.skip(str(reason))
-    with Running(command, env={**os.environ, **environment(server)}) as running:
+    file = {log_clients.FILE: str(status.with_name("file"))}
+    with Running(command, env={**os.environ, **environment(server), **file}) as running:
         running.wait(timeout=120)
     return running
 
@@ -62,10 +63,16 @@ def test_every_entry_goes_where_the_mode_says(
     assert (records[-1]["done"], records[-1]["emitted"]) == (1, COUNT)
     assert records[-1]["errors"] == (0 if client == "node" else None)
     assert all(record["rss_bytes"] > 1e6 for record in records)
+    assert [record["cpu_seconds"] for record in records] == sorted(record["cpu_seconds"] for record in records)
+    assert records[0]["p95_ms"] is None
+    assert all(record["p95_ms"] >= 0 for record in records[1:-1])
     sent = [entry.sequence for entry in server.entries()[before:] if entry.sequence is not None]
-    to_cloud = mode in {"cloud", "direct", "bunyan"}
+    to_cloud = mode in log_clients.TO_SERVICE
     assert sorted(sent) == (list(range(1, COUNT + 1)) if to_cloud else [])
-    if not to_cloud and (client, mode) != ("node", "redirect"):  # there it is in the message's metadata
+    if mode == "file":
+        lines = (tmp_path / "file").read_text().splitlines()
+        assert [json.loads(line)["seq"] for line in lines] == list(range(1, COUNT + 1))
+    elif not to_cloud and (client, mode) != ("node", "redirect"):  # there it is in the message's metadata
         assert numbers(running) == list(range(1, COUNT + 1))
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from agent.rules import CPU_RULES
+from agent.rules import CPU_RULES, LOG_RULES
 from tests.lab import rivals, table
 from tests.lab.episode import Record
-from tests.lab.scenario import DUE, NAMES, Scenario, Selection, load
+from tests.lab.scenario import DUE, LOG_CORES, NAMES, Scenario, Selection, load
 from tests.lab.score import CANNOT_TELL, NOBODY, score, usable
 
 RULE = "cpu_quota_throttled"
@@ -134,6 +134,26 @@ def test_what_other_runs_still_take_may_be_said_on() -> None:
     assert score(scenario("cpu_stolen", environment="guest"), run).outcomes["cpu_stolen"] == "hit"
     run.crowded = 0.0
     assert score(scenario("cpu_stolen", environment="guest"), run).outcomes["cpu_stolen"] == "false alarm"
+
+
+QUEUE = "log_queue_in_memory"
+
+
+@pytest.mark.parametrize(("oldest", "outcome"), [(8.0, "either"), (0.4, "false alarm")])
+def test_entries_that_really_waited_are_no_false_alarm(oldest: float, outcome: str) -> None:
+    run = record((20.0, "present"), rule=QUEUE, truth={"usage": 0.2, "oldest_lift": oldest, "oldest_end": 0.0})
+    assert score(scenario(QUEUE, "absent"), run).outcomes[QUEUE] == outcome
+
+
+@pytest.mark.parametrize(("oldest", "outcome"), [(60.0, "hit"), (0.4, "false alarm")])
+def test_a_queue_that_has_not_drained_by_the_end_may_still_be_told(oldest: float, outcome: str) -> None:
+    truth = {"usage": 0.2, "oldest_lift": 48.0, "oldest_end": oldest}
+    run = record((22.0, "present"), lift="present", rule=QUEUE, truth=truth)
+    assert score(scenario(QUEUE), run).outcomes[QUEUE] == outcome
+    early = record((8.0, "present"), lift="present", rule=QUEUE, truth={**truth, "oldest_end": 0.4})
+    assert score(scenario(QUEUE), early).outcomes[QUEUE] == "false alarm"
+    early.truth["oldest_onset"] = 6.0
+    assert score(scenario(QUEUE), early).outcomes[QUEUE] == "either"
 
 
 @pytest.mark.parametrize(("stolen", "skipped", "good"), [(0.0, "", True), (0.2, "", False), (0.0, "no QEMU", False)])
@@ -282,6 +302,36 @@ def test_all_faults_of_all_files_are_told_at_once(tmp_path: Path) -> None:
     told = str(caught.value)
     for part in ("no_such_rule", "at goes back", "marks are []", "'lazy'", "inner_quota needs", "two.toml", "moon"):
         assert part in told
+
+
+def test_what_is_wrong_with_a_scenario_with_logs_is_told(tmp_path: Path) -> None:
+    def write(name: str, onset: str, app: str, where: str = "plain") -> None:
+        logs = f'[logs]\napp = "{app}"\n' if app else ""
+        timeline = f'timeline = [{{ at = 1, mark = "onset", {onset} }}, {{ at = 9, mark = "end" }}]'
+        (tmp_path / f"{name}.toml").write_text(f'title = "x"\nenvironment = "{where}"\n{timeline}\n{logs}')
+
+    write("app", 'app = "busy"', "python bunyan")
+    write("service", "service = { delay = 1 }", "python file")
+    write("word", "service = { speed = 1 }", "node cloud")
+    write("where", "reader = 0", "node cloud", "gvisor")
+    write("none", "reader = 0", "")
+    with pytest.raises(ValueError, match=r"app\.toml") as caught:
+        load(tmp_path)
+    for part in (
+        "app 'busy'; allowed: ", "'python bunyan'; allowed: node cloud, ", "'python file' writes to none", "speed",
+        "logs: needs environment plain", "service, reader and signal need [logs]",
+    ):  # fmt: skip
+        assert part in str(caught.value)
+
+
+def test_a_scenario_with_logs_is_one_cell_and_says_its_cores() -> None:
+    found = {cell.id: cell for cell in load() if cell.logs}
+    assert all(cell.access == "" and cell.run_id == cell.id for cell in found.values())
+    assert found["log-busy app=python stdout --rate 10000"].cores_from(0) == 0.6
+    assert found["log-files case=disk"].cores_from(0) == LOG_CORES
+    due = {rule for cell in found.values() for rule in NAMES if cell.expected(rule) in DUE}
+    # Whether entries arrive late is asked of the service itself: tests/lab/test_log_delivery.py.
+    assert {rule.id for rule in LOG_RULES} - {"log_delivery_late"} <= due
 
 
 def test_each_makes_a_cell_per_value_and_a_set_takes_some(tmp_path: Path) -> None:

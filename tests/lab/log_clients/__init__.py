@@ -1,6 +1,7 @@
 """Small apps that log as real ones do: too much for their way out, when the lab makes that slow.
 
-Both have one command line and one output. The entries are numbered from 1 (`seq`) and come evenly.
+Both have one command line and one output. The entries are numbered from 1 (`seq`) and come evenly, as those of a
+request each 20 ms.
 
 | mode | in Node | in Python |
 |---|---|---|
@@ -11,12 +12,14 @@ Both have one command line and one output. The entries are numbered from 1 (`seq
 | direct | @google-cloud/logging alone, nobody waits for its promises | - |
 | bunyan | bunyan and @google-cloud/logging-bunyan | - |
 | pino-async, pino-sync | pino's own destination, standard output | - |
+| file | - | a FileHandler to the file that LAB_LOG_FILE names |
 
 cloud, direct and bunyan write to the `cloud_logging.CloudLoggingServer` of the environment.
 
 It writes a line to standard error, or to the file --status, at the start, every --every seconds, and when the last
 entry is emitted (`done`): `at` (wall clock, seconds), `emitted`, `errors` (that the library told the app; null in Python,
-where none is told), `heap_bytes` (null in Python) and `rss_bytes`. The first line has `options` too. What it does then:
+where none is told), `heap_bytes` (null in Python), `rss_bytes`, `cpu_seconds`, and `p95_ms`: of the requests since the line
+before, the time from when one was due until its entries were handed over. The first line has `options` too. What it does then:
 
 | --end | |
 |---|---|
@@ -39,8 +42,12 @@ COMMON = ("cloud", "redirect", "queue", "stdout")
 #: The clients and their modes.
 CLIENTS: Mapping[str, tuple[str, ...]] = {
     "node": (*COMMON, "direct", "bunyan", "pino-async", "pino-sync"),
-    "python": COMMON,
+    "python": (*COMMON, "file"),
 }
+#: Modes that write to the log service.
+TO_SERVICE = frozenset({"cloud", "direct", "bunyan"})
+#: The variable that tells the mode file where to write.
+FILE = "LAB_LOG_FILE"
 #: Defaults of all options but --mode; app.js repeats them, a test compares.
 OPTIONS: Mapping[str, float | str] = {
     "seconds": 10.0,  # in which entries are emitted

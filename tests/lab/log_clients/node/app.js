@@ -25,13 +25,25 @@ function readOptions() {
 
 const options = readOptions();
 const state = { emitted: 0, errors: 0 };
-const text = 'x'.repeat(options.size);
+/** One of its own for each entry, as real ones are: a shared string would weigh nothing while it waits. */
+const text = () => Buffer.alloc(options.size, 'x').toString('latin1');
+let waits = []; // of requests since the last line, milliseconds
 const status = options.status ? openSync(options.status, 'a') : 2;
+
+function percentile95() {
+  const sorted = waits.sort((a, b) => a - b);
+  waits = [];
+  return sorted.length ? sorted[Math.ceil(sorted.length * 0.95) - 1] : null;
+}
 
 /** One line, one write; it is left out when nobody reads. */
 function say(more) {
   const { heapUsed, rss } = process.memoryUsage();
-  const record = { at: Date.now() / 1000, ...state, heap_bytes: heapUsed, rss_bytes: rss, ...more };
+  const { user, system } = process.cpuUsage();
+  const record = {
+    at: Date.now() / 1000, ...state, heap_bytes: heapUsed, rss_bytes: rss,
+    cpu_seconds: (user + system) / 1e6, p95_ms: percentile95(), ...more,
+  };
   try {
     writeSync(status, `${JSON.stringify(record)}\n`);
   } catch (error) {
@@ -62,14 +74,14 @@ function winston(given) {
   const { createLogger } = require('winston');
   const { LoggingWinston } = require('@google-cloud/logging-winston');
   const logger = countErrors(createLogger({ transports: [new LoggingWinston(given)] }));
-  return (seq) => logger.info(text, { seq, timestamp: new Date() });
+  return (seq) => logger.info(text(), { seq, timestamp: new Date() });
 }
 
 function bunyan() {
   const { LoggingBunyan } = require('@google-cloud/logging-bunyan');
   const stream = countErrors(new LoggingBunyan(toServer()).stream('info').stream);
   const logger = require('bunyan').createLogger({ name: 'lab-app', streams: [{ level: 'info', type: 'raw', stream }] });
-  return (seq) => logger.info({ seq }, text);
+  return (seq) => logger.info({ seq }, text());
 }
 
 function direct() {
@@ -77,20 +89,20 @@ function direct() {
   const { resource, ...given } = toServer();
   const log = new Logging(given).log('lab-app');
   return (seq) => {
-    const sent = log.write(log.entry({ resource, timestamp: new Date() }, { seq, message: text }));
+    const sent = log.write(log.entry({ resource, timestamp: new Date() }, { seq, message: text() }));
     if (options.errors === 'count') sent.catch(() => { state.errors += 1; });
   };
 }
 
 function pino(destination) {
   const logger = require('pino')({ level: 'info' }, destination(require('pino')));
-  return (seq) => logger.info({ seq }, text);
+  return (seq) => logger.info({ seq }, text());
 }
 
 const MODES = {
   cloud: () => winston(toServer()),
   redirect: () => winston({ projectId: 'lab', redirectToStdout: true, useMessageField: false }),
-  stdout: () => (seq) => process.stdout.write(`${JSON.stringify({ severity: 'INFO', seq, message: text })}\n`),
+  stdout: () => (seq) => process.stdout.write(`${JSON.stringify({ severity: 'INFO', seq, message: text() })}\n`),
   queue: () => pino(({ transport }) => transport({ target: 'pino/file', options: { destination: 1 } })),
   'pino-async': () => pino(({ destination }) => destination({ dest: 1, sync: false })),
   'pino-sync': () => pino(({ destination }) => destination({ dest: 1, sync: true })),
@@ -108,19 +120,29 @@ const emit = MODES[options.mode]();
 const began = performance.now();
 let told = 0;
 say({ options });
-const timer = setInterval(() => {
-  const seconds = (performance.now() - began) / 1000;
-  const due = Math.min(seconds, options.seconds) * options.rate;
-  while (state.emitted < Math.floor(due)) {
-    state.emitted += 1;
-    emit(state.emitted);
+let due = STEP_MS;
+
+/** Requests that are due now, one after the other; those that come meanwhile wait until others had their turn. */
+function work() {
+  const now = performance.now() - began;
+  for (; due <= now; due += STEP_MS) {
+    const count = Math.floor((Math.min(due / 1000, options.seconds)) * options.rate);
+    while (state.emitted < count) {
+      state.emitted += 1;
+      emit(state.emitted);
+    }
+    waits.push(performance.now() - began - due);
   }
+  const seconds = (due - STEP_MS) / 1000;
   if (seconds >= options.seconds) {
-    clearInterval(timer);
     say({ done: 1 });
     end();
-  } else if (seconds >= told + options.every) {
+    return;
+  }
+  if (seconds >= told + options.every) {
     told = seconds;
     say();
   }
-}, STEP_MS);
+  setTimeout(work, Math.max(1, due - (performance.now() - began)));
+}
+work();
