@@ -7,7 +7,6 @@ what the tables say, stands in log_score.py. One run after the other: p95 and CP
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -16,13 +15,12 @@ import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.lab import Unavailable, cleanup
-from tests.lab.__main__ import RESULTS, complain, revision
+from tests.lab import campaign
+from tests.lab.__main__ import complain, revision
 from tests.lab.episode import START_SECONDS, stolen_seconds
 from tests.lab.log_score import CELLS, LEAD_SECONDS, MIB, RATE, SIZE, Cell, compare, emissions, page
 from tests.lab.log_stage import LogStage
@@ -30,7 +28,7 @@ from tests.lab.places import REPOSITORY
 from tests.lab.process import Running
 from tests.lab.quota import CpuGroup
 
-RECORDS, TABLE = RESULTS / "log-truth.jsonl", RESULTS / "log-truth.md"
+NAME = "log-truth"
 EVERY_SECONDS, LINE_SECONDS = 1.0, 0.2
 AFTER_SECONDS = 30.0
 """How long it is watched what is said of an app that was killed."""
@@ -152,7 +150,7 @@ def measure(cells: Sequence[Cell], records: list[dict[str, Any]]) -> None:
         with ExitStack() as stack:
             record = {**Run(cell, stack).go(), "commit": commit}
         records.append(record)
-        with RECORDS.open("a") as file:
+        with campaign.records_of(NAME).open("a") as file:
             file.write(json.dumps(record) + "\n")
         complain(f"{len(records)}/{len(cells)} {cell.id}: {record['seconds']:.0f} s, {_said(record)}")
 
@@ -162,39 +160,10 @@ def _said(record: Mapping[str, Any]) -> str:
     return f"found {found or 'nothing'}{'; ' + record['ended']['how'] if record['ended'] else ''}"
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.lab.log_truth", description="log queues, told against true")
-    parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="cells whose id contains this")
-    parser.add_argument("--list", action="store_true", help="print the cells and end")
-    parser.add_argument("--again", metavar="FILE", type=Path, help="only make the tables from these records")
-    return parser.parse_args()
-
-
 def main() -> int:
     """Exit status 1 where it cannot be measured."""
-    cleanup.leave_on_sigterm()
-    options = _arguments()
-    cells = [cell for cell in CELLS if not options.only or any(text in cell.id for text in options.only)]
-    if options.list:
-        print("\n".join(cell.id for cell in cells))
-        return 0
-    RESULTS.mkdir(exist_ok=True)
-    records: list[dict[str, Any]] = []
-    if options.again:
-        records = [json.loads(line) for line in options.again.read_text().splitlines()]
-    else:
-        RECORDS.unlink(missing_ok=True)
-        try:
-            measure(cells, records)
-        except Unavailable as reason:
-            complain(f"log_truth: {reason}")
-            return 1
-        except (KeyboardInterrupt, SystemExit):
-            complain("interrupted: everything that was started has been ended; these cells were complete:")
-    text = page(records)
-    TABLE.write_text(text)
-    print(text)
-    return 0
+    options = campaign.parser("log_truth", "log queues, told against true").parse_args()
+    return campaign.run(options, CELLS, measure, page, NAME)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ hold the client up, and no quota. Without a quota the client is alone: a busy ne
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -21,11 +20,10 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Self
 
-from tests.lab import Unavailable, cleanup, loads
-from tests.lab.__main__ import RESULTS, TRIES, complain, revision
+from tests.lab import Unavailable, campaign, loads
+from tests.lab.__main__ import TRIES, complain, revision
 from tests.lab.episode import stolen_seconds
 from tests.lab.places import REPOSITORY
 from tests.lab.postgres import PostgresServer, installations
@@ -35,7 +33,7 @@ from tests.lab.route_delay import RouteDelay
 from tests.lab.score import SPOILT_SHARE
 from tests.lab.trip_score import CELLS, Cell, page, truth, worst
 
-RECORDS, TABLE = RESULTS / "round-trips.jsonl", RESULTS / "round-trips.md"
+NAME = "round-trips"
 #: Until the busy process has met its quota.
 MET_PERIODS, MET_SECONDS = 3, 10.0
 #: Most that a start, and a trip, can take.
@@ -121,50 +119,19 @@ def measure(cells: Sequence[Cell], trips: int, records: list[dict[str, Any]]) ->
                 if record["stolen"] <= SPOILT_SHARE:
                     break
             records.append(record)
-            with RECORDS.open("a") as file:
+            with campaign.records_of(NAME).open("a") as file:
                 file.write(json.dumps(record) + "\n")
             complain(f"{len(records)}/{len(cells)} {cell.id}: {record['seconds']:.1f} s, {worst(record)}")
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.lab.round_trips", description="breakdown error against truth"
-    )
+def main() -> int:
+    """Exit status 1 where it cannot be measured."""
+    parser = campaign.parser("round_trips", "breakdown error against truth")
     parser.add_argument("--trips", type=int, default=20, metavar="N", help="of each cell; default 20")
-    parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="cells whose id contains this")
-    parser.add_argument("--list", action="store_true", help="print the cells and end")
-    parser.add_argument("--again", metavar="FILE", type=Path, help="only make the tables from these records")
     options = parser.parse_args()
     if options.trips < 1:
         parser.error(f"--trips: {options.trips} is too few, at least 1 is wanted")
-    return options
-
-
-def main() -> int:
-    """Exit status 1 where it cannot be measured."""
-    cleanup.leave_on_sigterm()
-    options = _arguments()
-    cells = [cell for cell in CELLS if not options.only or any(text in cell.id for text in options.only)]
-    if options.list:
-        print("\n".join(cell.id for cell in cells))
-        return 0
-    RESULTS.mkdir(exist_ok=True)
-    records: list[dict[str, Any]] = []
-    if options.again:
-        records = [json.loads(line) for line in options.again.read_text().splitlines()]
-    else:
-        RECORDS.unlink(missing_ok=True)
-        try:
-            measure(cells, options.trips, records)
-        except Unavailable as reason:
-            complain(f"round_trips: {reason}")
-            return 1
-        except (KeyboardInterrupt, SystemExit):
-            complain("interrupted: everything that was started has been ended; these cells were complete:")
-    text = page(records)
-    TABLE.write_text(text)
-    print(text)
-    return 0
+    return campaign.run(options, CELLS, lambda cells, records: measure(cells, options.trips, records), page, NAME)
 
 
 if __name__ == "__main__":
