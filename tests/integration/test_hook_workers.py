@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,11 @@ class Server:
     def workers(self) -> set[int]:
         return {self.ask(0.01) for _ in range(20)}
 
+    def busy_together(self) -> set[int]:
+        """Who answers two requests that are made at once."""
+        with ThreadPoolExecutor(2) as threads:
+            return set(threads.map(self.ask, (0.2, 0.2)))
+
     def in_flight(self) -> dict[int, int]:
         """What each process told last."""
         return {m.body["pid"]: m.body["in_flight"] for m in list(self._agent.messages) if "in_flight" in m.body}
@@ -98,6 +104,8 @@ def server(request: pytest.FixtureRequest, agent: Agent, tmp_path: Path) -> Iter
     with ExitStack() as stack:
         server = Server(request.param, agent, tmp_path, stack)
         eventually(server.answers, 60.0, "an answer")
+        # The first worker answers while the second still starts: two requests at once would wait for each other.
+        eventually(lambda: server.at_once > 1 or len(server.busy_together()) == 2, 60.0, "both workers")
         yield server
 
 
