@@ -30,7 +30,7 @@ def stack() -> Iterator[ExitStack]:
 def watching(start: Start, *more: str) -> tuple[RunningAgent, int]:
     """An agent that looks every second, and where its hooks report."""
     port = free_port()
-    settings = ("logs.every_seconds=1", f"logs.hook_listen=udp:127.0.0.1:{port}", *more)
+    settings = ("logs.every_seconds=1", "history.seconds=300", f"logs.hook_listen=udp:127.0.0.1:{port}", *more)
     return start(*FAST, *(word for each in settings for word in ("--set", each))), port
 
 
@@ -115,7 +115,7 @@ def test_a_reader_that_stands_is_found_and_cleared_when_it_reads_again(start: St
     writer = stack.enter_context(subprocess.Popen([sys.executable, "-I", "-c", BLOCKED], stdout=theirs))
     stack.callback(writer.kill)
     os.close(theirs)
-    agent, _ = watching(start, f"app.pid={writer.pid}", "history.seconds=120")
+    agent, _ = watching(start, f"app.pid={writer.pid}")
     found = becomes(agent, "log_pipe_blocked", "present")
     assert found["severity"] == "critical"
     assert "looks pipe 'stdout' took no more" in found["evidence"][0]["text"]

@@ -118,7 +118,13 @@ def test_every_source_stands_on_the_metrics_page(start: Start, stack: ExitStack,
 def test_a_flood_of_datagrams_costs_next_to_nothing_and_the_agent_answers(start: Start) -> None:
     port = free_port()
     agent = start(
-        *FAST, "--set", f"logs.hook_listen=udp:127.0.0.1:{port}", "--set", "logs.every_seconds=1"
+        *FAST,
+        "--set",
+        f"logs.hook_listen=udp:127.0.0.1:{port}",
+        "--set",
+        "logs.every_seconds=1",
+        "--set",
+        "history.seconds=300",
     ).wait_for_report()
     eventually(lambda: _told(agent, port), what="a message that is heard")
     process = psutil.Process(agent.pid)
@@ -154,7 +160,14 @@ def _told(agent: RunningAgent, port: int) -> bool:
 
 def test_a_second_agent_says_that_the_place_is_taken(start: Start) -> None:
     port = free_port()
-    listen = ("--set", f"logs.hook_listen=udp:127.0.0.1:{port}", "--set", "logs.every_seconds=1")
+    listen = (
+        "--set",
+        f"logs.hook_listen=udp:127.0.0.1:{port}",
+        "--set",
+        "logs.every_seconds=1",
+        "--set",
+        "history.seconds=300",
+    )
     first, second = start(*FAST, *listen).wait_for_report(), start(*FAST, *listen).wait_for_report()
     taken = r'stallscope_slots_total{outcome="no_data",probe="log_queues",target="hooks"} [1-9]'
     for agent in (second, first):
