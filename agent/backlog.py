@@ -9,10 +9,10 @@ What counts as used is what the kernel cannot give back: the page cache of files
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.history import History
+from agent.history import History, once
 from probes.backlog import Backing, BacklogReading
 from probes.cgroup import CgroupReading
 from probes.processes import ProcessesReading
@@ -111,14 +111,14 @@ class Memory:
         return max(0.0, self.limit - self.used) / self.growth if self.growth > 0 else None
 
 
-def queues(history: History, seconds: float, wanted: Callable[[str], bool]) -> list[Backlog]:
-    """The queues of the wanted kinds that the newest reading of each source knows."""
+@once
+def queues(history: History, seconds: float) -> list[Backlog]:
+    """The queues that the newest reading of each source knows."""
     found = []
     for source in history.targets(BacklogReading):
         readings = history.window(BacklogReading, seconds, source)
         if readings and not silent(history, seconds, source):
-            known = [queue for queue, kind in readings[-1].kinds.items() if wanted(kind)]
-            found += [_queue(queue, source, [r for r in readings if queue in r.kinds]) for queue in known]
+            found += [_queue(queue, source, [r for r in readings if queue in r.kinds]) for queue in readings[-1].kinds]
     return found
 
 
@@ -130,7 +130,9 @@ def silent(history: History, seconds: float, source: str) -> bool:
 def logs(history: History, seconds: float) -> dict[str, dict[str, float | str]]:
     """The report's ``breakdown.logs``."""
     found: dict[str, dict[str, float | str]] = {}
-    for queue in queues(history, seconds, lambda kind: kind not in NOWHERE):
+    for queue in queues(history, seconds):
+        if queue.kind in NOWHERE:
+            continue
         numbers = {
             queue.unit: queue.entries, "bytes": queue.waiting_bytes, "oldest_seconds": queue.oldest_seconds,
             f"growth_{queue.unit}": queue.growth, "growth_bytes": queue.growth_bytes, "seconds_to_drain": queue.seconds_to_drain,
@@ -188,6 +190,7 @@ def app_group(history: History) -> str | None:
     return "" if owners is not None and owners.own_group else None
 
 
+@once
 def memory(history: History, seconds: float, target: str | None) -> Memory | None:
     """Of this target's groups the one that is nearest to its limit; ``None`` where none has one."""
     readings = history.window(CgroupReading, seconds, target) if target is not None else []

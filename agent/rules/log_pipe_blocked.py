@@ -27,7 +27,7 @@ def _judge(history: History) -> Judgement:
     if backlog.silent(history, SPAN, backlog.STDOUT):
         because, remedy = history.why_missing(BacklogReading, SPAN, backlog.STDOUT)
         return Unknown(because or "it has not been looked at yet", remedy)
-    found = backlog.queues(history, SPAN, lambda kind: kind in backlog.PIPES)
+    found = [q for q in backlog.queues(history, SPAN) if q.kind in backlog.PIPES]
     if not found:
         latest = history.window(BacklogReading, SPAN, backlog.STDOUT)[-1]
         kinds = ", ".join(f"{queue} is a {kind}" for queue, kind in sorted(latest.kinds.items()))

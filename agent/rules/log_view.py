@@ -19,24 +19,20 @@ _PIPES_ONLY, _QUEUES_ONLY = {STDOUT}, {HooksProbe.target}
 
 def of_queues(history: History, seconds: float, judge: Callable[[Backlog], Judgement]) -> Judgement:
     """Judge the queues of apps and collectors."""
-    return _judge(history, seconds, lambda kind: kind not in PIPES | FILES | NOWHERE, _PIPES_ONLY, judge) or Unknown(
+    found = [judge(q) for q in backlog.queues(history, seconds) if q.kind not in PIPES | FILES | NOWHERE]
+    return _worst(history, seconds, found, _PIPES_ONLY) or Unknown(
         "no queue of an app or a log collector is told to this agent", "load the hook in the app, or set logs.metrics_urls"
     )  # fmt: skip
 
 
 def of_files(history: History, seconds: float, judge: Callable[[Backlog], Judgement]) -> Judgement | None:
     """Judge directories and files; ``None`` when none is watched."""
-    return _judge(history, seconds, lambda kind: kind in FILES, _PIPES_ONLY | _QUEUES_ONLY, judge)
+    found = [judge(q) for q in backlog.queues(history, seconds) if q.kind in FILES]
+    return _worst(history, seconds, found, _PIPES_ONLY | _QUEUES_ONLY)
 
 
-def _judge(
-    history: History,
-    seconds: float,
-    wanted: Callable[[str], bool],
-    others: set[str],
-    judge: Callable[[Backlog], Judgement],
-) -> Judgement | None:
-    found = [judge(queue) for queue in backlog.queues(history, seconds, wanted)]
+def _worst(history: History, seconds: float, found: list[Judgement], others: set[str]) -> Judgement | None:
+    """Of these and of the sources that are silent; not of ``others``, which tell nothing of the kind."""
     for source in history.targets(BacklogReading):
         if source not in others and backlog.silent(history, seconds, source):
             because, remedy = history.why_missing(BacklogReading, seconds, source)

@@ -57,10 +57,8 @@ def _what_grows(history: History, memory: backlog.Memory) -> list[Evidence]:
                 "bytes",
             )
         )
-    queues = [
-        q for q in backlog.queues(history, SPAN, lambda kind: kind not in backlog.FILES) if q.backing.medium == "memory"
-    ]
-    deep = max(queues, key=lambda q: (q.waiting_bytes or 0.0, q.entries or 0.0), default=None)
+    inside = (q for q in backlog.queues(history, SPAN) if q.kind not in backlog.FILES and q.backing.medium == "memory")
+    deep = max(inside, key=lambda q: (q.waiting_bytes or 0.0, q.entries or 0.0), default=None)
     if deep is not None and (deep.waiting_bytes or deep.entries):
         size = log_view.megabytes(deep.waiting_bytes) if deep.waiting_bytes else f"{deep.entries:.0f} {deep.unit}"
         found.append(Evidence(f"{size} wait in {deep.name}", deep.waiting_bytes or deep.entries))

@@ -291,9 +291,9 @@ def test_the_slope_of_a_line_is_its_rate(rate: float, start: float) -> None:
 
 def test_time_to_drain_is_of_a_queue_that_shrinks() -> None:
     logs = Logs().run(entries=lambda s: 6000 - 50 * s)
-    (queue,) = queues(logs.history, 60.0, bool)
+    (queue,) = queues(logs.history, 60.0)
     assert queue.seconds_to_drain == pytest.approx(60.0, rel=0.05)
-    (queue,) = queues(growing().history, 60.0, bool)
+    (queue,) = queues(growing().history, 60.0)
     assert queue.seconds_to_drain is None
 
 
