@@ -25,6 +25,8 @@ import psutil
 import pytest
 
 from probes import sock_diag
+from tests.lab import Unavailable
+from tests.lab.quota import CpuGroup
 
 
 def pytest_configure() -> None:
@@ -180,6 +182,23 @@ def _starter() -> Iterator[Start]:
     yield start
     for agent in agents:
         agent.kill()
+
+
+@pytest.fixture
+def stack() -> Iterator[contextlib.ExitStack]:
+    """What is entered here is left when the test ends."""
+    with contextlib.ExitStack() as found:
+        yield found
+
+
+@pytest.fixture
+def group() -> Iterator[CpuGroup]:
+    """A group with a CPU quota to set; skips where there is none to be had."""
+    try:
+        with CpuGroup("test") as found:
+            yield found
+    except Unavailable as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.fixture

@@ -36,12 +36,6 @@ def port() -> int:
 
 
 @pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as found:
-        yield found
-
-
-@pytest.fixture
 def run(port: int, stack: ExitStack) -> Run:
     def start(kind: str, *words: object, group: CpuGroup | None = None) -> Running:
         environ = {
@@ -133,15 +127,6 @@ def ask(port: int, seconds: float) -> None:
 def served(app: Running) -> int:
     """The port that the app listens at."""
     return int(next(record for record in app.records() if "port" in record)["port"])
-
-
-@pytest.fixture
-def group() -> Iterator[CpuGroup]:
-    try:
-        with CpuGroup("hooks") as group:
-            yield group
-    except Unavailable as reason:
-        pytest.skip(str(reason))
 
 
 @pytest.mark.quota

@@ -33,12 +33,6 @@ MEBIBYTE = 1 << 20
 FILES = 100_000
 
 
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as found:
-        yield found
-
-
 @contextmanager
 def page(behave: Callable[[socket.socket, App], None]) -> Iterator[App]:
     with App() as server:

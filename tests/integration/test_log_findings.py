@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,6 @@ from tests.lab import log_clients
 from tests.lab.cloud_logging import CloudLoggingServer, environment
 
 HOOK = ROOT / "hooks" / "python"
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as found:
-        yield found
 
 
 def watching(start: Start, *more: str) -> tuple[RunningAgent, int]:

@@ -76,12 +76,6 @@ class Writer:
         return eventually(look, what=f"a reading with {wanted}")
 
 
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as found:
-        yield found
-
-
 @contextlib.contextmanager
 def looked_at(writer: Writer, pause: float = 0.001) -> Iterator[list[int]]:
     """Look all the time, a thousand times more often than the agent does; the list's length is how often."""

@@ -10,13 +10,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
-import pytest
 
 from probes.hook_message import MOST_BYTES
 from tests.integration.conftest import FAST, RunningAgent, Start, eventually
@@ -24,12 +22,6 @@ from tests.integration.conftest import FAST, RunningAgent, Start, eventually
 BLOCKED = "import os\nwhile True: os.write(1, b'x' * 3000)"
 FLOOD_SECONDS = 4.0
 PAGE = b'vector_buffer_size_events{buffer_type="memory",component_id="es"} 490\nvector_buffer_max_size_events{component_id="es"} 500\n'
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as found:
-        yield found
 
 
 def free_port() -> int:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.lab import Unavailable, loads
+from tests.lab import loads
 from tests.lab.process import Running
 from tests.lab.quota import CpuGroup
 
@@ -21,15 +20,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 ATTEMPTS = 3
 
 pytestmark = pytest.mark.quota
-
-
-@pytest.fixture
-def group() -> Iterator[CpuGroup]:
-    try:
-        with CpuGroup("test") as group:
-            yield group
-    except Unavailable as reason:
-        pytest.skip(str(reason))
 
 
 def examine(group: CpuGroup) -> tuple[int, dict[str, Any]]:
