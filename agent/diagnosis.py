@@ -277,11 +277,10 @@ class Engine:
         if cpu is not None:
             checks["cpu:suspended"] = (Check("system", status, now, round(cpu.suspended, 4), "ratio"),)
         for need in {need for rule in self.rules for need in rule.sources} & set(self._history.kinds()):
-            covered = min(
-                (self._history.coverage(need, BREAKDOWN_SECONDS, target) for target in self._targets(need)), default=0.0
-            )
+            shares = ((self._history.coverage(need, BREAKDOWN_SECONDS, t), t) for t in self._targets(need))
+            covered, target = min(shares, default=(0.0, ""))
             ok: Status = "pass" if covered >= LEAST_COVERAGE else "warn"
-            because = self._history.why_missing(need, BREAKDOWN_SECONDS)[0] if ok == "warn" else None
+            because = self._history.why_missing(need, BREAKDOWN_SECONDS, target)[0] if ok == "warn" else None
             checks[f"{need.probe}:coverage"] = (Check("component", ok, now, round(covered, 3), "ratio", because),)
         for finding in findings:
             bad: Status = "fail" if finding.severity == "critical" else "warn"

@@ -61,6 +61,8 @@ class PostgresServerReading(Reading):
 
     probe: ClassVar[str] = "postgres_server"
     labelled: ClassVar[bool] = True
+    #: Ages, of which there are none while nothing runs or waits; that they are hidden ``active`` and ``blocked`` say too.
+    unremarkable: ClassVar[frozenset[str]] = frozenset({"executing_seconds", "blocked_seconds"})
 
     sessions: Mapping[str, float] | None = gauge(
         "Other sessions of the database by state; hidden: this role may not see it", by="state"
