@@ -14,25 +14,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from agent import backlog, blind_spots, breakdown, waits
+from agent import blind_spots, breakdown
 from agent.history import History
-from agent.report import (
-    AgentSelf,
-    Breakdown,
-    Check,
-    Finding,
-    Report,
-    RuledOut,
-    Status,
-    UnknownRule,
-)
+from agent.report import AgentSelf, Check, Finding, Report, RuledOut, Status, UnknownRule
 from agent.rules import RULES
 from agent.rules.rule import Absent, Judgement, Present, Rule, Unknown
+from agent.whereabouts import whereabouts
 from probes.platform import PlatformReading
-from probes.postgres import PostgresReading
-from probes.postgres_server import PostgresServerReading
 from probes.reading import Reading
-from probes.round_trip import PARTS as ROUND_TRIP_PARTS
 
 _log = logging.getLogger("stallscope.diagnosis")
 
@@ -185,41 +174,11 @@ class Engine:
             ),
             unknown=unknown,
             cannot_see=blind_spots.cannot_see(self._history),
-            breakdown=Breakdown(
-                {part: round(share, 4) for part, share in cpu.shares.items()} if cpu else {},
-                {target: self._postgres(target) for target in self._history.targets(PostgresReading)},
-                {
-                    remote: {
-                        "unread": round(seen.unread, 4),
-                        "waiting": round(seen.waiting, 4),
-                        "idle": round(seen.idle, 4),
-                    }
-                    for remote, seen in waits.connections(self._history, BREAKDOWN_SECONDS).items()
-                },
-                dict(filter(None, map(self._sessions, self._history.targets(PostgresServerReading)))),
-                backlog.logs(self._history, BREAKDOWN_SECONDS),
-                backlog.memories(self._history, BREAKDOWN_SECONDS)
-                if platform is not None and platform.counters["cgroup_memory"].counts
-                else {},
-            ),
+            breakdown=whereabouts(self._history, BREAKDOWN_SECONDS, cpu),
             platform=platform.summary if platform is not None else {},
             agent=agent,
             checks=self._checks(cpu, findings, status),
         )
-
-    def _postgres(self, target: str) -> dict[str, dict[str, float]]:
-        trips = breakdown.round_trips(self._history, BREAKDOWN_SECONDS, target)
-        return {
-            operation: {part: round(getattr(trip, part), 6) for part in ("wall", *ROUND_TRIP_PARTS)}
-            for operation, trip in trips.items()
-        }
-
-    def _sessions(self, target: str) -> tuple[str, dict[str, float]] | None:
-        seen = waits.sessions(self._history, BREAKDOWN_SECONDS, target)
-        if seen is None:
-            return None
-        numbers = {"idle": seen.idle, "idle in transaction": seen.idle_in_transaction, **seen.active}
-        return target, {what: round(number, 3) for what, number in numbers.items()}
 
     def _finding(self, rule: Rule, present: Mapping[str, Present]) -> Finding:
         judgement = present[rule.id]
