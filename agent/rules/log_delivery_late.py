@@ -16,8 +16,9 @@ from statistics import median
 from agent import breakdown
 from agent.history import History
 from agent.report import Advice, Evidence
+from agent.rules import log_view
 from agent.rules.log_settings import TO_STDOUT
-from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from agent.rules.rule import CPU_TAKERS, Absent, Judgement, Present, Rule, Threshold, Unknown
 from probes.cloud_api import FAILURES, QUOTA, TIMEOUT, UNAVAILABLE
 from probes.log_delivery import LogDeliveryReading
 from probes.turn import OK
@@ -31,7 +32,7 @@ SLOW = Threshold(
     "median time of three canaries", 1.0, "seconds", "one request at a time with ten entries is then 10 entries/s"
 )
 SILENT = Threshold("canaries in a row without an answer", 2, "", "one may be a connection that was just being replaced")
-AWAY = Threshold("CPU taken away, from which a canary's time is our own", 0.1, "ratio", "the clock runs while we are stopped")  # fmt: skip
+AWAY = Threshold("CPU taken away, from which a canary's time is our own", 0.5, "ratio", "its 0.1 s of CPU (TLS) then take 0.2 s")  # fmt: skip
 CANARIES = 3
 LOOK = "set log_delivery.log_names to the logs of the app"
 
@@ -56,7 +57,9 @@ def _judge(history: History) -> Judgement:
     where = _where(last)
     waits_before = last.canary == OK and (last.canary_seconds or 0.0) < SLOW.value
     clue = (Evidence(where, last.canary_seconds, "seconds"),) if where else ()
-    return _present(0.9, (*evidence, *clue), (*TO_STDOUT, *(() if waits_before else WAY)))
+    held = log_view.withheld(history) if waits_before else None
+    changes = (*TO_STDOUT, *(() if waits_before else WAY))
+    return _present(0.9, (*evidence, *clue, *([held] if held else [])), changes, CPU_TAKERS if held else ())
 
 
 def _where(last: LogDeliveryReading) -> str:
@@ -112,9 +115,13 @@ def _ours(history: History) -> Unknown | None:
     return Unknown(f"the CPU was taken away {cpu.suspended:.0%} of the time: a canary's time says little", LOOK)
 
 
-def _present(confidence: float, evidence: tuple[Evidence, ...], changes: tuple[str, ...]) -> Present:
+def _present(
+    confidence: float, evidence: tuple[Evidence, ...], changes: tuple[str, ...], because_of: tuple[str, ...] = ()
+) -> Present:
     cost = "lines on stdout are parsed by the platform: structured JSON keeps severity and labels"
-    return Present("warning", confidence, "the app", evidence, Advice(ADVICE, changes, cost, "more memory for the app: a longer queue is later still"))  # fmt: skip
+    return Present("warning", confidence, "the app", evidence, Advice(
+        ADVICE, changes, cost, "more memory for the app: a longer queue is later still",
+    ), because_of=because_of)  # fmt: skip
 
 
 WAY = (
@@ -129,7 +136,7 @@ RULE = Rule(
     meaning="They wait in a queue before it, which is memory of the app, or the log service answers slowly or not at all.",
     disproof="receiveTimestamp minus timestamp is small for every instance, and the app's clock is right",
     needs=(LogDeliveryReading,),
-    thresholds=(LATE, SLOW, SILENT, AWAY),
+    thresholds=(LATE, SLOW, SILENT, AWAY, log_view.WITHHELD),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,

@@ -3,6 +3,9 @@
 Field story: a client that sends one request per entry, 16 at a time, queued entries for three hours and lost them at its
 exit.  Depth alone says little, a burst is deep too; the age of the oldest entry and a depth that keeps growing do.  A
 queue that takes no more from a point on is no danger to the memory: of it only its age counts.
+
+A client whose CPU is taken away delivers less too, and a slow service leaves its CPU idle: held back most of the time,
+a queue that still moves is the mechanism of that, not a cause.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from agent import backlog
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules import log_settings, log_view
-from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from agent.rules.rule import CPU_TAKERS, Absent, Judgement, Present, Rule, Threshold, Unknown
 from probes.backlog import BacklogReading
 
 SPAN = 60.0
@@ -50,12 +53,13 @@ def _queue(history: History, queue: backlog.Backlog) -> Judgement:
         return Unknown(f"{text}; whether in memory is not known: {queue.backing.because}", "set logs.medium")
     memory = backlog.memory(history, GROWTH_SPAN, backlog.app_group(history))
     left = memory.seconds_to_limit if memory else None
+    held = log_view.withheld(history) if queue.drain else None  # nothing goes: that is not for want of CPU alone
     bad = (queue.oldest_seconds or 0.0) >= ANCIENT.value or (left is not None and left <= SOON.value)
     return Present(
         "critical" if bad else "warning", 0.95 if queue.oldest_seconds is not None else 0.85, "the app",
-        (first, where, *log_view.until_limit(memory, "the app's group")),
+        (first, where, *([held] if held else []), *log_view.until_limit(memory, "the app's group")),
         Advice(ADVICE, log_settings.changes(queue.kind), COST, WILL_NOT_HELP),
-        because_of=("log_pipe_blocked",) if queue.kind in TO_STDOUT else (),
+        because_of=(*(["log_pipe_blocked"] if queue.kind in TO_STDOUT else []), *(CPU_TAKERS if held else ())),
     )  # fmt: skip
 
 
@@ -97,7 +101,7 @@ RULE = Rule(
     meaning="A queue in the app or a collector takes in more than it delivers; what waits is memory, and dies with the process.",
     disproof="at the next look the queue is empty, while as much is logged",
     needs=(BacklogReading,),
-    thresholds=(OLD, GROWING, DEEP, HEAVY, ANCIENT, SOON),
+    thresholds=(OLD, GROWING, DEEP, HEAVY, ANCIENT, SOON, log_view.WITHHELD),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agent import backlog
+from agent import backlog, breakdown
 from agent.backlog import FILES, NOWHERE, PIPES, STDOUT, Backlog
 from agent.history import History
 from agent.report import Evidence
 from agent.rules import targets
-from agent.rules.rule import Judgement, Unknown
+from agent.rules.rule import Judgement, Threshold, Unknown
 from probes.backlog import BacklogReading
 from probes.log_queues import HooksProbe
 
+#: As long as the CPU's own findings look back: they must agree on when it began.
+WITHHELD_SPAN = 15.0
+WITHHELD = Threshold(
+    "of the app's work held back, from which its log client is too", 0.5, "ratio", "more time stopped than running"
+)
 #: Sources whose kinds of queues are known before they have spoken.
 _PIPES_ONLY, _QUEUES_ONLY = {STDOUT}, {HooksProbe.target}
 
@@ -38,6 +43,22 @@ def _worst(history: History, seconds: float, found: list[Judgement], others: set
             because, remedy = history.why_missing(BacklogReading, seconds, source)
             found.append(Unknown(because or f"{source!r} has told nothing yet", remedy))
     return targets.worst_of(found)
+
+
+def withheld(history: History) -> Evidence | None:
+    """That the app's CPU, and its log client's with it, is taken away most of the time; ``None`` otherwise or where unseen.
+
+    What takes the whole machine away the agent meets itself; a quota of its own group says nothing of another's.
+    """
+    group = backlog.app_group(history)
+    own = breakdown.cpu(history, WITHHELD_SPAN)
+    held = breakdown.throttling(history, WITHHELD_SPAN, group) if group is not None else None
+    shared = own.suspended - (0.0 if group == "" else own.shares["suspended_quota"]) if own else 0.0
+    share = max(held.share if held else 0.0, shared)
+    if share < WITHHELD.value:
+        return None
+    text = f"the app's CPU is taken away {share:.0%} of the time, and its log client's with it: give that back first"
+    return Evidence(text, share, "ratio")
 
 
 def megabytes(number: float) -> str:

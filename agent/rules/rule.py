@@ -16,6 +16,10 @@ from probes.reading import Reading
 
 #: What whoever takes the client's CPU makes of its database connections.
 IDLE_CLIENT = ("client_suspended_holding_connection", "client_not_reading", "pool_saturated")
+#: Whoever takes the app's CPU, the first of them that is found.
+CPU_TAKERS = (
+    "cpu_throttled_between_requests", "cpu_quota_throttled", "cpu_stolen", "cpu_suspended", "cpu_contended", "instance_frozen",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
