@@ -99,8 +99,6 @@ class DatabaseEpisode(Staged):
                     record.loads.setdefault(f"{line['client']} {line['load']}", []).append(line)
 
     def _apply(self, step: Step) -> None:
-        if step.quota is not None:
-            self._group.set_quota(None if step.quota == "none" else step.quota)
         if step.server_quota is not None:
             self._server_group.set_quota(None if step.server_quota == "none" else step.server_quota)
         if step.lock:

@@ -112,8 +112,13 @@ class LogStage:
         return Running(limited, group=self._group, env=environment, cwd=REPOSITORY, timeout=limit)
 
     def settings(self) -> dict[str, str]:
-        """Of an agent beside it, that shares its PID and network namespaces."""
+        """Of an agent beside it, that shares its PID and network namespaces, and finds the log service where the app does."""
         found = {"app.pid": str(self.app.run.pid), "logs.hook_listen": f"udp:127.0.0.1:{self._port}"}
+        if self.service is not None:
+            found |= {
+                "cloud_logging.endpoint": f"http://{self.service.address}",
+                "cloud_logging.project": cloud_logging.PROJECT,
+            }
         if self.mode == "file":
             found["logs.files"] = f"logs={self.directory}"
         return found

@@ -70,6 +70,7 @@ class Run:
         onset = time.time()
         if self.stage.service is not None:
             self.stage.service.set(**self.cell.service)
+        self.group.set_quota(self.cell.cores)
         self._watch(self.cell.seconds)
         lines, service = self.stage.lines(), self.stage.service
         entries = service.entries() if service is not None else []

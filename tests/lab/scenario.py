@@ -61,8 +61,8 @@ ACCESSES: tuple[Access, ...] = ("network", "processes", "role", "inside")
 ROLE_READINGS = frozenset({PostgresReading, PostgresServerReading})
 DATABASE_CORES = 0.3
 """Server, client and four agents; a scenario with more says so."""
-LOG_CORES = 0.3
-"""App, log service, reader and agent; a scenario with more says so."""
+LOG_CORES = 0.5
+"""App, log service, reader and agent, until the service is slow; a scenario with more says so."""
 AGENT_CORES = 0.03
 GUEST_CORES = 0.06
 """An emulated machine costs this much beside what its app does."""

@@ -133,7 +133,7 @@ def _judge(scenario: Scenario, record: Record, rule: str, result: Score) -> tupl
         true_too |= CROWDED_RULES[scenario.environment]
     marks = ("onset", "end") if expected in DUE else ("onset", "lift", "end")
     if any(record.truth.get(f"oldest_{mark}", 0.0) >= LATE_SECONDS for mark in marks):
-        true_too.add("log_queue_in_memory")
+        true_too |= {"log_queue_in_memory", "log_delivery_late"}
     present = list(_intervals(record, rule))
     early = any(begin <= record.marks.get("onset", 0.0) for begin, _ in present)
     if rule in true_too and (expected not in DUE or early):

@@ -58,6 +58,7 @@ class Staged:
         raise NotImplementedError
 
     def _apply(self, step: Step) -> None:
+        """What the step changes beside the app's quota."""
         raise NotImplementedError
 
     def _collect(self, began: float) -> None:
@@ -106,6 +107,8 @@ class Staged:
             if step.mark == "lift":
                 while self._lifts:
                     self._lifts.pop()()
+            if step.quota is not None:
+                self._group.set_quota(None if step.quota == "none" else step.quota)
             self._apply(step)
         for each in watched:
             each.collect(began)
