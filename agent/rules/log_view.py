@@ -45,6 +45,13 @@ def _worst(history: History, seconds: float, found: list[Judgement], others: set
     return targets.worst_of(found)
 
 
+def stuck_in_write(history: History, seconds: float) -> tuple[str, ...]:
+    """The finding that explains an app which neither reads nor gives back: its write() to stdout waits at most looks."""
+    pipes = (q for q in backlog.queues(history, seconds) if q.kind in PIPES and q.blocked)
+    stuck = any(sum(pipe.blocked) > len(pipe.blocked) / 2 for pipe in pipes)
+    return ("log_pipe_blocked",) if stuck else ()
+
+
 def withheld(history: History) -> Evidence | None:
     """That the app's CPU, and its log client's with it, is taken away most of the time; ``None`` otherwise or where unseen.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from agent.history import History
 from agent.report import Advice, Evidence
-from agent.rules import targets
+from agent.rules import log_view, targets
 from agent.rules.pool_view import PoolView, holders, view
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from probes.pool import PoolReading
@@ -69,6 +69,7 @@ def _pool(history: History, pool: PoolView) -> Judgement:
     return Present(
         "critical" if severe else "warning", 0.95 if wait is not None else 0.85 if told else 0.6, "the app", tuple(evidence),
         Advice(ADVICE, (*FIRST, *(f"only then a larger pool ({setting})" for setting in settings)), COST, WILL_NOT_HELP),
+        because_of=log_view.stuck_in_write(history, SPAN),
     )  # fmt: skip
 
 

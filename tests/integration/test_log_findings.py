@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -117,3 +118,37 @@ def test_a_reader_that_stands_is_found_and_cleared_when_it_reads_again(start: St
     writer.send_signal(signal.SIGSTOP)  # what it wrote is taken, and nothing new comes
     stack.callback(writer.send_signal, signal.SIGCONT)
     becomes(agent, "log_pipe_blocked", "absent", 120.0)
+
+
+#: An app that asks its database, and then writes to its standard output until that takes no more; the reply lies unread.
+ASKS_AND_WRITES = """
+import os, socket, sys
+database = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+database.sendall(b"SELECT 1")
+while True:
+    os.write(1, b"x" * 4096)
+"""
+
+
+def test_a_database_that_waits_for_an_app_which_hangs_in_its_log_is_not_blamed(start: Start, stack: ExitStack) -> None:
+    """What looks like a client that does not read is the reader of its standard output."""
+    database = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    port = database.getsockname()[1]
+    ours, theirs = os.pipe()
+    stack.callback(os.close, ours)
+    app = stack.enter_context(subprocess.Popen([sys.executable, "-I", "-c", ASKS_AND_WRITES, str(port)], stdout=theirs))
+    stack.callback(app.kill)
+    os.close(theirs)
+    session, _ = database.accept()
+    stack.enter_context(session)
+    session.sendall(b"reply" * 100)
+    agent, _ = watching(start, f"app.pid={app.pid}", f"connections.ports={port}")
+    found = eventually(lambda: _with_cause(agent, "client_not_reading"), 90.0, "client_not_reading, explained")
+    assert found["explained_by"] == "log_pipe_blocked"
+    report = agent.get("/health").json
+    assert report["findings"][0]["rule"] == "log_pipe_blocked"
+
+
+def _with_cause(agent: RunningAgent, rule: str) -> dict[str, Any] | None:
+    name, each = verdict(agent, rule)
+    return each if name == "present" and each["explained_by"] else None

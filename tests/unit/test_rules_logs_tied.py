@@ -1,8 +1,14 @@
-"""Entries that wait because the app's CPU is taken away are the mechanism of that; any others are a cause of their own."""
+"""What findings about logs have to do with those about the CPU and the database.
+
+Entries that wait because the app's CPU is taken away are the mechanism of that, any others a cause of their own. An
+app that hangs in a write() to its standard output reads no replies and gives no connections back.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +19,9 @@ from agent.rules.rule import CPU_TAKERS, Present
 from probes.log_delivery import LogDeliveryReading
 from probes.processes import ProcessesReading
 from tests.unit.builders import beats, cgroup, suspension
-from tests.unit.test_rules_logs import Logs, growing
+from tests.unit.test_rules_database import look as sockets
+from tests.unit.test_rules_logs import MEMORY, Logs, growing
+from tests.unit.test_rules_pool import QUEUE
 
 SLOT, QUOTA = 5.0, 0.1
 
@@ -95,3 +103,27 @@ def test_late_entries_are_explained_where_the_log_service_is_fast(canary: float,
     found = logs.judge("log_delivery_late")
     assert isinstance(found, Present)
     assert bool(found.because_of) is explained
+
+
+def client(rule: str, blocked: float | None) -> Present:
+    """An app whose stdout is full and whose database waits for it; ``blocked``: its write() sleeps in so many of the looks."""
+    logs = Logs()
+    waits: dict[str, Any] = {} if blocked is None else {"blocked": blocked}
+    for _ in range(6):
+        logs.run(10.0, kind="pipe", source="stdout", queue="stdout", backing=MEMORY, full=1.0, **waits)
+        logs.history.add(replace(sockets(unread_ratio=0.9), taken=logs.clock()))
+        logs.history.add(replace(QUEUE, taken=logs.clock()))
+    found = logs.judge(rule)
+    assert isinstance(found, Present)
+    return found
+
+
+@pytest.mark.parametrize("rule", ["client_not_reading", "pool_saturated"])
+def test_an_app_that_hangs_in_a_write_to_stdout_is_why_its_database_waits(rule: str) -> None:
+    assert client(rule, 1.0).because_of == ("log_pipe_blocked",)
+
+
+@pytest.mark.parametrize("rule", ["client_not_reading", "pool_saturated"])
+@pytest.mark.parametrize("blocked", [0.0, None], ids=["Node queues instead", "who waits is hidden"])
+def test_one_that_does_not_wait_for_its_stdout_is_not(rule: str, blocked: float | None) -> None:
+    assert client(rule, blocked).because_of == ()
