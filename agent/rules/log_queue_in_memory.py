@@ -25,6 +25,12 @@ GROWING = Threshold("growth per second", 1.0, "entries", "86,400 a day; a queue 
 DEEP = Threshold("entries, in a queue that grows and tells no age", 1000, "entries", "a burst of a second")
 HEAVY = Threshold("bytes, in a queue that grows and tells neither", 1e6, "bytes", "as many entries of 1 kB")
 ANCIENT = Threshold("age whether it grows or not", 60.0, "seconds", "who looks for an error does not find it")
+FEW = Threshold(
+    "unless no more wait than come in",
+    1.0,
+    "seconds",
+    "winston leaves 15 behind while others are refused (docs/log-proofs.md)",
+)
 SOON = Threshold("critical below this time until the memory limit", 600.0, "seconds", "ten minutes to act")
 
 
@@ -65,7 +71,7 @@ def _queue(history: History, queue: backlog.Backlog) -> Judgement:
 
 def gathers(queue: backlog.Backlog) -> bool:
     """Whether more comes than goes, for longer than a burst."""
-    if queue.oldest_seconds is not None and queue.oldest_seconds >= ANCIENT.value:
+    if queue.oldest_seconds is not None and queue.oldest_seconds >= ANCIENT.value and not _left_behind(queue):
         return (queue.seconds_to_drain or ANCIENT.value) >= ANCIENT.value
     counted = queue.entries is not None and queue.unit == "entries"
     heavier = (queue.growth_bytes or 0.0) * SPAN >= HEAVY.value / 2
@@ -76,6 +82,12 @@ def gathers(queue: backlog.Backlog) -> bool:
         return queue.oldest_seconds >= OLD.value and growing
     deep = (queue.entries or 0.0) >= DEEP.value if counted else (queue.waiting_bytes or 0.0) >= HEAVY.value
     return growing and deep
+
+
+def _left_behind(queue: backlog.Backlog) -> bool:
+    """A few that a library leaves where they are after an error, while all others pass them by: old, but no queue."""
+    few = queue.entries is not None and queue.entries <= (queue.arrival or 0.0) * FEW.value
+    return few and (queue.growth or 0.0) < GROWING.value
 
 
 def _numbers(queue: backlog.Backlog) -> str:
@@ -101,7 +113,7 @@ RULE = Rule(
     meaning="A queue in the app or a collector takes in more than it delivers; what waits is memory, and dies with the process.",
     disproof="at the next look the queue is empty, while as much is logged",
     needs=(BacklogReading,),
-    thresholds=(OLD, GROWING, DEEP, HEAVY, ANCIENT, SOON, log_view.WITHHELD),
+    thresholds=(OLD, GROWING, DEEP, HEAVY, ANCIENT, FEW, SOON, log_view.WITHHELD),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,

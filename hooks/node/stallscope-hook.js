@@ -22,7 +22,7 @@
  *   pg                     the pool's numbers; connect() is timed
  * Ages: an entry in flight is as old as its emission. What waits before it is dated by the counts at each look: right
  * in a steady flow, off by two seconds at most after a burst. Entries that winston leaves behind in its transport after
- * a refusal are counted, but pass for younger ones.
+ * a refusal, while later ones pass them by, are known by the one at their head, which stays the same.
  *
  * Node 18, 20, 22; winston 3, logging-winston 5 to 7, logging-bunyan 5 and 6, pino 8 to 10, pg 8 (docs/log-proofs.md). A package is known by its
  * name: one that a bundler put into the app's own file is not found, nor one whose source a module loader hands out
@@ -151,6 +151,7 @@ let emitted = null;
 const ours = new WeakSet(); // functions that were put around others
 const states = new WeakMap(); // what is known of a logger, stream or pool
 const followed = new Map(); // their states by kind
+const heads = new WeakMap(); // the entry that headed a transport's buffer at the last look, and since when it waits
 const opened = new Map(); // standard streams that the app has opened
 const requests = { seen: false, open: 0, turn() {} };
 let drops = 0; // by pino's streams
@@ -372,6 +373,21 @@ function hookRequests() {
   });
 }
 
+/** The entry at the head of a stream's buffer, in either shape that Node's streams have had. */
+function headOf({ _writableState: state }) {
+  const first = state && (state.bufferedRequest || (state.buffered && state.buffered[state.bufferedIndex]));
+  return first && typeof first.chunk === 'object' ? first.chunk : null;
+}
+
+/** Since when the entry at the head has waited: `since` when it is new there, and as long as it stays that of its first look. */
+function headSince(stream, since) {
+  const head = headOf(stream);
+  const known = heads.get(stream);
+  if (head && known && known.ref.deref() === head) return Math.min(since, known.since);
+  if (head) heads.set(stream, { ref: new WeakRef(head), since });
+  return since;
+}
+
 /** Entries in winston's loggers and bunyan's streams, and in flight to Cloud Logging. */
 function entryRows(time) {
   const used = [direct, byWinston, byBunyan].filter((calls) => calls.totals.arrived); // its logger may have let it go
@@ -381,8 +397,9 @@ function entryRows(time) {
   for (const [kind, stream, state] of streams) {
     let calls = byBunyan;
     let ahead = 0;
+    let transports = [];
     if (kind === 'winston') {
-      const transports = Array.isArray(stream.transports) ? stream.transports : [];
+      if (Array.isArray(stream.transports)) transports = stream.transports;
       calls = transports.some(toCloud) || !Array.isArray(stream.transports) ? byWinston : elsewhere;
       if (!Array.isArray(stream.transports)) ahead = NaN; // nobody knows where it sends
       for (const transport of transports) { // an entry goes to each of them: the longest counts
@@ -393,7 +410,8 @@ function entryRows(time) {
     }
     const held = buffered(stream) + ahead;
     const sum = sums.get(calls) || { held: 0, since: Infinity };
-    const since = Number.isNaN(held) ? Infinity : state.marks.look(held, state.written - held, time);
+    let since = Number.isNaN(held) ? Infinity : state.marks.look(held, state.written - held, time);
+    for (const transport of transports) since = headSince(transport, since);
     sums.set(calls, { held: sum.held + held, since: Math.min(sum.since, since) });
   }
   return [...sums].map(([calls, { held, since }]) => calls.row(held, since, time)).filter((row) => row.entries >= 0);

@@ -259,11 +259,13 @@ def test_depth_and_age_of_winstons_way_to_cloud_logging_are_true(
 
 def test_refused_entries_are_lost_and_counted(packages: Path, agent: Agent) -> None:
     pytest.importorskip("google.cloud.logging")
-    command = log_clients.command("node", "cloud", rate=60, seconds=2, every=0.5)
+    rate, seconds = 60, 8
+    command = log_clients.command("node", "cloud", rate=rate, seconds=seconds, every=0.1)
     with CloudLoggingServer(fail=True) as server:
         with Program(command, surroundings(packages, agent.address, **environment(server))) as app:
             assert app.wait() == 0
         found, counts = row(agent.last(), "logging-winston"), server.counts()
+        truth = Truth([record for record in app.records if "emitted" in record], server)
     assert found["drained"] == counts["accepted"] == 0
     assert found["dropped"] == counts["rejected"] > 0
     assert (
@@ -271,7 +273,12 @@ def test_refused_entries_are_lost_and_counted(packages: Path, agent: Agent) -> N
     )
     assert found["refused"] == found["errors"]
     # winston leaves entries behind in the transport's buffer after an error: Node ends, and they were never sent.
-    assert found["entries"] == found["arrived"] - found["dropped"] == 2 * 60 + 1 - counts["rejected"]
+    assert found["entries"] == found["arrived"] - found["dropped"] == seconds * rate + 1 - counts["rejected"]
+    # They are the oldest: all that came after them were refused and are gone.
+    (at, _) = agent.came[-1]
+    age = truth.around(at)[1]
+    assert age.low > 2 * LOOK
+    assert age.low - LATE <= found["oldest_seconds"] <= age.high + LATE
 
 
 @pytest.mark.parametrize(("mode", "queue"), [("direct", "google-cloud-logging"), ("bunyan", "logging-bunyan")])

@@ -128,6 +128,8 @@ SCENES: dict[tuple[str, str], tuple[Callable[[], Logs], type]] = {
     ("log_queue_in_memory", "only bytes and an age are told"): (lambda: Logs().run(50, kind="pino", waiting_bytes=grows(1e5), oldest_seconds=grows(1)), Present),
     ("log_queue_in_memory", "it stands, a minute old"): (lambda: Logs().run(entries=900, oldest_seconds=80, drained=10), Present),
     ("log_queue_in_memory", "it hangs"): (lambda: Logs().run(entries=grows(5), oldest_seconds=grows(1)), Present),
+    ("log_queue_in_memory", "a trickle hangs"): (lambda: Logs().run(entries=grows(0.1, 3), oldest_seconds=grows(1, 30), arrived=1), Present),
+    ("log_queue_in_memory", "a few forgotten, many pass"): (lambda: Logs().run(entries=15, oldest_seconds=grows(1, 30), arrived=5000, dropped=5000), Absent),
     ("log_queue_in_memory", "one of two sources"): (lambda: growing().at_once().run(source="fluent-bit", kind="fluent-bit", waiting_bytes=0.0), Present),
     ("log_queue_in_memory", "beside one that is silent"): (lambda: _both(growing(), "fluent-bit"), Present),
     ("log_queue_in_memory", "busy, in batches"): (lambda: Logs().run(kind="otel-batch", **GOOD_BATCHES), Absent),
