@@ -21,7 +21,7 @@ from agent import __version__
 from agent.exits import BAD_CONFIG, CANNOT_TELL, FINDINGS, HEALTHY, UNAVAILABLE, USAGE
 
 #: What ``demo`` can make; ``agent.demo_stalls`` has the table, which takes a while to load.
-STALLS = ("throttle", "lock", "slow-query", "network")
+STALLS = ("throttle", "lock", "slow-query", "network", "logs")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -106,7 +106,7 @@ class Demo:
         Raises NotAvailable.
         """
         stall, plan = self._stall, self._plan
-        trouble = stall.trouble(stack)
+        self._trouble = trouble = stall.trouble(stack)
         self._tell(f"{stall.title}: a demo. Starting a PostgreSQL, a small app that uses it, and the agent")
         server = stack.enter_context(EmbeddedPostgres())
         with _needed():
@@ -157,7 +157,7 @@ class Demo:
         self._app_told = time.monotonic()
 
     def _take_app(self, line: bytes) -> None:
-        self._seconds.append(float(line))
+        self._seconds.append(float(line.split()[0]))
 
     def _take_agent(self, line: bytes) -> None:
         event = json.loads(line)
@@ -175,7 +175,8 @@ class Demo:
         """Take what app and agent say, until this holds or the time is over."""
         deadline = time.monotonic() + seconds
         while not until() and (left := deadline - time.monotonic()) > 0:
-            for fd in select.select(list(self._takers), [], [], min(left, 0.5))[0]:
+            heard = [fd for fd, (child, _) in self._takers.items() if child.name != "app" or self._trouble.heard]
+            for fd in select.select(heard, [], [], min(left, 0.5))[0]:
                 child, take = self._takers[fd]
                 for line in child.lines():
                     take(line)
@@ -203,7 +204,8 @@ class Demo:
 
     def _show_app(self) -> None:
         now = time.monotonic()
-        self._tell(app_line(self._seconds, now - self._app_told))
+        told = app_line(self._seconds, now - self._app_told)
+        self._tell(told if self._trouble.heard else "the app: nobody reads what it writes")
         self._seconds.clear()
         self._app_told = now
 

@@ -1,7 +1,8 @@
 """The app of ``stallscope demo``: short transactions on a small database, with a little work in each.
 
-A process of its own, run as a script with its DSN in the environment.  It writes the seconds of each transaction
-on a line of standard output, and ends with its standard input, so also when the demo is killed.
+A process of its own, run as a script with its DSN in the environment.  It logs the seconds of each transaction,
+and as much text as logs are made of, on a line of standard output; it ends with its standard input, so also when the demo
+is killed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ UPDATE = "UPDATE orders SET total = total + 1 WHERE id = 1"
 PAUSE_SECONDS = 0.02
 #: Turns of a loop: a few milliseconds of CPU on a usual machine.
 WORK = 50_000
+#: Of one line: a pipe holds some 60 of them.
+TEXT = b"-" * 1000
 
 
 def main() -> None:
@@ -30,7 +33,7 @@ def main() -> None:
                 connection.execute(LOOK_UP, ("Customer 77",)).fetchall()
                 sum(number * number for number in range(WORK))
                 connection.execute(UPDATE)
-            os.write(1, b"%.6f\n" % (time.monotonic() - began))
+            os.write(1, b"%.6f %s\n" % (time.monotonic() - began, TEXT))
 
 
 if __name__ == "__main__":

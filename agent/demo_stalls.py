@@ -1,7 +1,7 @@
 """The stalls that ``stallscope demo`` can make: one table, and how each is made and lifted.
 
 Each is the real thing and not a number that is turned: a quota of the kernel, a row lock of the server, an index
-that is missing, bytes that travel late.  ``pg_sleep`` in the app's query would be lighter than the missing index,
+that is missing, bytes that travel late, a pipe that nobody reads.  ``pg_sleep`` in the app's query would be lighter than the missing index,
 but a server that sleeps is not a server that works: no plan explains it, and the CPU beside it stays idle.  The
 index costs at most one core while the stall lasts, because no query runs in parallel here.
 """
@@ -38,6 +38,8 @@ class Trouble:
     """
 
     rows = FEW_ROWS
+    #: Whether the demo reads what the app writes to its standard output.
+    heard = True
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
@@ -132,6 +134,19 @@ class SlowNetwork(Trouble):
         self._relay.tell("0")
 
 
+class StandingReader(Trouble):
+    """Nobody reads the app's standard output: the pipe is full within seconds, and its next write() waits."""
+
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        """Stop reading, and read on."""
+        self.heard = False
+        try:
+            yield
+        finally:
+            self.heard = True
+
+
 @dataclass(frozen=True, slots=True)
 class Stall:
     """What is shown, what the agent is expected to find, and what is told when it begins and when it ends."""
@@ -172,5 +187,13 @@ STALLS = {
         f"now a relay holds every byte between them and PostgreSQL for {1e3 * DELAY_SECONDS:.0f} ms, each way",
         "the relay holds nothing back any more",
         SlowNetwork,
+    ),
+    "logs": Stall(
+        "Nobody reads the log",
+        ("log_pipe_blocked",),
+        "now the reader of the app's standard output stands, as a log collector does that is stuck: "
+        "the pipe fills up, and the app waits in its next write()",
+        "the log is read again",
+        StandingReader,
     ),
 }

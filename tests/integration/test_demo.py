@@ -272,6 +272,30 @@ def round_trip(dsn: str) -> float:
     return min(times)
 
 
+def test_a_log_that_nobody_reads_really_stops_the_app_and_is_found_and_forgotten(scratch: Path) -> None:
+    with RunningDemo("logs", scratch, 2, 2, 20, 18, 4) as demo:
+        demo.until("they run")
+        app = demo.part("demo_app.py")
+        demo.until(STALLS["logs"].made)
+        eventually(lambda: stands(app), 15.0, "an app that waits in its write()")
+        demo.until(STALLS["logs"].lifted)
+        eventually(lambda: not stands(app), 15.0, "an app that goes on")
+        code = demo.end()
+        told_in_order(demo, "logs")
+        in_order(
+            demo.lines, STALLS["logs"].made, "nobody reads what it writes", STALLS["logs"].lifted, "transactions in"
+        )
+        assert code == exits.HEALTHY
+        demo.gone()
+
+
+def stands(process: psutil.Process) -> bool:
+    """Whether it used no CPU at all for half a second, in which it would do fifteen transactions."""
+    before = process.cpu_times()
+    time.sleep(0.5)
+    return bool(process.cpu_times() == before)
+
+
 @pytest.mark.usefixtures("quota")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_told_to_end_during_the_stall_it_leaves_nothing(scratch: Path, number: signal.Signals) -> None:
