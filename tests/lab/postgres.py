@@ -2,6 +2,8 @@
 
 The cluster is made once per version and kept in the lab's cache; a server gets a copy, which is faster than
 another initdb. As root it runs as `nobody`, because PostgreSQL refuses root.
+
+Over 300 lines for the whole life of one server: made, started, stopped, killed, and removed when its harness has died.
 """
 
 from __future__ import annotations
