@@ -65,7 +65,10 @@ def _queue(history: History, queue: backlog.Backlog) -> Judgement:
         "critical" if bad else "warning", 0.95 if queue.oldest_seconds is not None else 0.85, "the app",
         (first, where, *([held] if held else []), *log_view.until_limit(memory, "the app's group")),
         Advice(ADVICE, log_settings.changes(queue.kind), COST, WILL_NOT_HELP),
-        because_of=(*(["log_pipe_blocked"] if queue.kind in TO_STDOUT else []), *(CPU_TAKERS if held else ())),
+        because_of=(
+            *(["log_pipe_blocked"] if queue.kind in TO_STDOUT else []), *(["log_quota_exceeded"] if queue.refused else []),
+            *(CPU_TAKERS if held else ()),
+        ),
     )  # fmt: skip
 
 

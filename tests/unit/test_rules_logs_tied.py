@@ -81,6 +81,10 @@ def test_any_other_queue_is_a_cause(logs: Callable[[], Logs]) -> None:
     assert queue(logs()).because_of == ()
 
 
+def test_a_queue_whose_deliveries_are_refused_for_want_of_quota_is_explained_by_that() -> None:
+    assert queue(growing(refused=300)).because_of == ("log_quota_exceeded",)
+
+
 def test_the_report_blames_the_quota_and_keeps_the_queue_as_its_mechanism() -> None:
     logs = held(growing(), 0.9)
     rules = [BY_ID[rule] for rule in ("cpu_quota_throttled", "log_queue_in_memory")]
