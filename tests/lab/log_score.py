@@ -226,7 +226,7 @@ def page(records: Sequence[Mapping[str, Any]]) -> str:
         if (cell := known[each["id"]]).name in names or cell.to_the_limit or cell.cores is not None
     ]  # fmt: skip
     compared.sort(key=lambda record: str(record["id"]).split(",")[0])
-    spoilt = ", ".join(record["id"] for record in records if record["stolen"] > SPOILT_SHARE)
+    spoilt = ", ".join(f"`{record['id']}`" for record in records if record["stolen"] > SPOILT_SHARE)
     commits = ", ".join(sorted({record["commit"] for record in records}))
     return (
         f"{len(records)} runs at {RATE} entries of {SIZE} characters per second, agent of commit {commits}. Runs in which the host took more than "

@@ -96,7 +96,7 @@ def test_the_page_puts_each_run_where_it_belongs() -> None:
     ]
     text = page(runs)
     assert "4 runs at 500 entries of 1000 characters per second, agent of commit abc1234." in text
-    assert "5% of the CPUs: node, 429." in text
+    assert "5% of the CPUs: `node, 429`." in text
     assert "| node, fast | `log_queue_in_memory` | 9 entries |" in text
     assert "cpu_contended" not in text, "what the machine is like is no matter of logs"
     near_limit, repaired = text.split("## Until the memory limit")[1].split("## The same app")
