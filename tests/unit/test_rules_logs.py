@@ -237,6 +237,18 @@ def test_a_growing_queue_says_how_long_the_memory_lasts() -> None:
     assert any("StructuredLogHandler" in change for change in found.advice.changes)
 
 
+def test_the_calm_before_the_oldest_entry_came_does_not_flatter() -> None:
+    """The memory has grown by 1 MB/s for half a minute, before that not at all; 82 MB are left."""
+
+    def left(oldest: float) -> float | None:
+        logs = growing(oldest_seconds=oldest).at_once().memory(60, used=lambda s: 400 * MB + MB * max(0.0, s - 30))
+        return present(logs, "log_queue_in_memory").evidence[2].value
+
+    assert left(oldest=12) == pytest.approx(82, rel=0.1)
+    assert left(oldest=28) == pytest.approx(82, rel=0.1)
+    assert (left(oldest=50) or 0.0) > 100
+
+
 def test_of_a_group_that_may_not_be_the_apps_no_time_to_limit_is_told() -> None:
     logs = growing().at_once().memory(60, used=grows(0.5 * MB, 390 * MB), owns=None)
     assert len(present(logs, "log_queue_in_memory").evidence) == 2
