@@ -27,6 +27,8 @@ STDOUT = "stdout"
 _UNKNOWN = Backing("unknown", "its source does not say where it waits")
 #: A rate rests on this many readings at least.
 _LEAST_READINGS = 2
+#: And that of a memory, with its two halves, on so many.
+_LEAST_POINTS = 4
 _LEAST_COVERAGE = 0.5
 #: Looks of which the rates are: a service that fell silent is told from a slow one while the span still holds the time before.
 _LATEST = 3
@@ -95,7 +97,8 @@ class Memory:
     used: float
     """Without the page cache of files on disks; with all of it where ``sure`` is false."""
     limit: float
-    growth: float
+    growth: float | None
+    """Per second; ``None`` below four readings."""
     shared: float | None
     """Of it shared memory and files in memory (tmpfs)."""
     sure: bool
@@ -107,8 +110,8 @@ class Memory:
 
     @property
     def seconds_to_limit(self) -> float | None:
-        """Until the limit is reached at the present growth; ``None`` while it does not grow."""
-        return max(0.0, self.limit - self.used) / self.growth if self.growth > 0 else None
+        """Until the limit is reached at the present growth; ``None`` while it does not grow, or that is not known."""
+        return max(0.0, self.limit - self.used) / self.growth if self.growth else None
 
 
 @once
@@ -191,15 +194,19 @@ def app_group(history: History) -> str | None:
 
 
 @once
-def memory(history: History, seconds: float, target: str | None) -> Memory | None:
-    """Of this target's groups the one that is nearest to its limit; ``None`` where none has one."""
+def memory(history: History, seconds: float, target: str | None, *, since: float | None = None) -> Memory | None:
+    """Of this target's groups the one that is nearest to its limit; ``None`` where none has one.
+
+    ``since`` many seconds ago something began that its growth is to be of: the calm before would flatter.
+    """
     readings = history.window(CgroupReading, seconds, target) if target is not None else []
     levels = (readings[-1].memory_limit_bytes or {}).items() if readings else ()
-    found = [m for path, limit in levels if limit and (m := _level(readings, path, limit))]
+    begin = history.clock() - (seconds if since is None else since)
+    found = [m for path, limit in levels if limit and (m := _level(readings, path, limit, begin))]
     return max(found, key=lambda m: m.share, default=None)
 
 
-def _level(readings: Sequence[CgroupReading], path: str, limit: float) -> Memory | None:
+def _level(readings: Sequence[CgroupReading], path: str, limit: float, begin: float) -> Memory | None:
     sure = _of(readings[-1].memory_file_bytes, path) is not None
 
     def used(reading: CgroupReading) -> float | None:
@@ -210,17 +217,18 @@ def _level(readings: Sequence[CgroupReading], path: str, limit: float) -> Memory
     points = [(r.taken, value) for r in readings if (value := used(r)) is not None]
     if now is None:
         return None
-    return Memory(now, limit, _sure_growth(points), _of(readings[-1].memory_shmem_bytes, path), sure)
+    count = max(_LEAST_POINTS, sum(taken >= begin for taken, _ in points))
+    return Memory(now, limit, _sure_growth(points[-count:]), _of(readings[-1].memory_shmem_bytes, path), sure)
 
 
-def _sure_growth(points: Sequence[tuple[float, float]]) -> float:
-    """Bytes per second, of the slope and of the floor's rise the smaller; 0.0 below four points."""
-    if len(points) < 4:
-        return 0.0
+def _sure_growth(points: Sequence[tuple[float, float]]) -> float | None:
+    """Bytes per second, of the slope and of the floor's rise the smaller; ``None`` below four points."""
+    if len(points) < _LEAST_POINTS:
+        return None
     middle = (points[0][0] + points[-1][0]) / 2
     halves = [[v for t, v in points if t < middle], [v for t, v in points if t >= middle]]
     if not all(halves):
-        return 0.0
+        return None
     floor = (min(halves[1]) - min(halves[0])) / (middle - points[0][0])
     return max(0.0, min(floor, slope(points) or 0.0))
 

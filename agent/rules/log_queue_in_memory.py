@@ -34,9 +34,8 @@ FEW = Threshold(
 SOON = Threshold("critical below this time until the memory limit", 600.0, "seconds", "ten minutes to act")
 
 
-#: The memory's growth is that since the oldest entry came, because the calm before would flatter; at least over the four
-#: readings that a rate wants, and at most over so long that it follows a queue that grows faster.
-GROWTH_SPANS = 25.0, 45.0
+#: The memory's growth is that since the oldest entry came, and no older: it follows a queue that grows faster.
+GROWTH_SPAN = 45.0
 #: Kinds whose way out is standard output: a reader that stands is why they are full.
 TO_STDOUT = frozenset({"stdout", "pino", "winston", "queue-handler"})
 
@@ -58,9 +57,7 @@ def _queue(history: History, queue: backlog.Backlog) -> Judgement:
         return Absent(f"{text}; {queue.backing.because}", (first, where))
     if queue.backing.medium == "unknown":
         return Unknown(f"{text}; whether in memory is not known: {queue.backing.because}", "set logs.medium")
-    least, most = GROWTH_SPANS
-    grown = most if queue.oldest_seconds is None else min(most, max(least, queue.oldest_seconds))
-    memory = backlog.memory(history, grown, backlog.app_group(history))
+    memory = backlog.memory(history, GROWTH_SPAN, backlog.app_group(history), since=queue.oldest_seconds)
     left = memory.seconds_to_limit if memory else None
     held = log_view.withheld(history) if queue.drain else None  # nothing goes: that is not for want of CPU alone
     bad = (queue.oldest_seconds or 0.0) >= ANCIENT.value or (left is not None and left <= SOON.value)

@@ -90,6 +90,8 @@ def until_limit(memory: backlog.Memory | None, whose: str) -> list[Evidence]:
         return []
     left = memory.seconds_to_limit
     text = f"{whose} uses {megabytes(memory.used)} of {megabytes(memory.limit)}"
+    if memory.growth is None:
+        return [Evidence(text, memory.share, "ratio")]
     if left is None or left > 86400:
         return [Evidence(f"{text} and does not grow", memory.share, "ratio")]
     return [

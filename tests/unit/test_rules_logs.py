@@ -249,6 +249,19 @@ def test_the_calm_before_the_oldest_entry_came_does_not_flatter() -> None:
     assert (left(oldest=50) or 0.0) > 100
 
 
+def test_of_fewer_than_four_readings_no_growth_is_told_and_none_is_denied() -> None:
+    logs = Logs().memory(15, used=grows(1 * MB, 100 * MB))
+    told = memory(logs.history, 120.0, "")
+    assert told is not None
+    assert (told.growth, told.seconds_to_limit) == (None, None)
+    judgement = logs.judge("memory_near_limit")
+    assert isinstance(judgement, Absent)
+    assert judgement.because == "this container uses 115 MB of 512 MB"
+    told = memory(logs.memory(5, used=grows(1 * MB, 100 * MB)).history, 120.0, "", since=1.0)
+    assert told is not None
+    assert told.growth == pytest.approx(MB)
+
+
 def test_of_a_group_that_may_not_be_the_apps_no_time_to_limit_is_told() -> None:
     logs = growing().at_once().memory(60, used=grows(0.5 * MB, 390 * MB), owns=None)
     assert len(present(logs, "log_queue_in_memory").evidence) == 2
