@@ -24,7 +24,7 @@
  * in a steady flow, off by two seconds at most after a burst. Entries that winston leaves behind in its transport after
  * a refusal, while later ones pass them by, are known by the one at their head, which stays the same.
  *
- * Node 18, 20, 22; winston 3, logging-winston 5 to 7, logging-bunyan 5 and 6, pino 8 to 10, pg 8 (docs/log-proofs.md). A package is known by its
+ * Node 18, 20, 22, 24; winston 3, logging-winston 5 to 7, logging-bunyan 5 and 6, pino 8 to 10, pg 8 (docs/log-proofs.md). A package is known by its
  * name: one that a bundler put into the app's own file is not found, nor one whose source a module loader hands out
  * (module.register() with a load() for CommonJS). Nothing is done in worker threads; each process of a cluster reports
  * for itself. A patched method does what it did before, but the promise of Log.write() and of connect() settles one
