@@ -161,7 +161,7 @@ def test_a_cpu_that_is_there_for_requests_alone_is_found_by_what_the_hook_tells(
     assert between["text"].startswith("between requests")
     assert during["text"].startswith("during requests")
     assert "hook:orders" in told["text"]
-    assert during["value"] > 0.8
-    assert (between["value"] < 0.9) == (quota is not None)  # "at most": a burst ends at its first gap
+    # Shares of the CPU that was there: the host may take some of both, so one is held against the other.
+    assert (between["value"] < 0.8 * during["value"]) == (quota is not None)
     assert agent.metric("stallscope_requests_in_flight") == 0
     print(app, quota, between["text"], during["text"])
