@@ -61,6 +61,12 @@ def eventually(look: Callable[[], T | None], seconds: float = 15.0, what: str = 
         time.sleep(0.05)
 
 
+def hearing(port: int, *more: str, seconds: int = 300) -> tuple[str, ...]:
+    """Of an agent that looks each second, hears hooks at this UDP port and remembers so many seconds; ``more`` are settings."""
+    settings = ("logs.every_seconds=1", f"history.seconds={seconds}", f"logs.hook_listen=udp:127.0.0.1:{port}", *more)
+    return (*FAST, *(word for each in settings for word in ("--set", each)))
+
+
 class Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]

@@ -1,6 +1,8 @@
 """hooks/node/stallscope-hook.js in real Node processes, with the real libraries: what it says is held against the truth.
 
 The programs are in hooked.js and the lab's log client; `make lab-tools` installs their packages.
+
+Over 300 lines, as the hook is one file: each library wants a program, and all are read by the same socket and truth.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import FAST, ROOT, RunningAgent, Start, eventually
+from tests.integration.conftest import ROOT, RunningAgent, Start, eventually, hearing
 from tests.integration.test_log_sources import free_port
 from tests.lab import Unavailable, builds
 from tests.lab.postgres import PostgresServer, installations
@@ -55,10 +55,6 @@ def run(port: int, stack: ExitStack) -> Run:
     return start
 
 
-def listen(port: int) -> tuple[str, ...]:
-    return (*FAST, "--set", "history.seconds=120", "--set", f"logs.hook_listen=udp:127.0.0.1:{port}", "--set", "logs.every_seconds=1", "--set", "pool.every_seconds=1")  # fmt: skip
-
-
 def rules(agent: RunningAgent, part: str) -> dict[str, dict[str, Any]]:
     """The findings, or what is ruled out or unknown, by rule."""
     return {entry["rule"]: entry for entry in agent.get("/health").json[part]}
@@ -88,7 +84,7 @@ def dsn() -> Iterator[str]:
 def test_a_pool_that_a_hook_tells_of_is_judged_without_any_metrics_page(
     start: Start, run: Run, port: int, dsn: str, most: int, threads: int, part: str
 ) -> None:
-    agent = start(*listen(port)).wait_for_report()
+    agent = start(*hearing(port, "pool.every_seconds=1", seconds=120)).wait_for_report()
     time.sleep(2)  # a look or two
     assert "pool_saturated" not in judged(agent), "nobody can lift an unknown of a pool that nobody tells of"
     run("python", "pool_load", dsn, most, threads, 0.2)
@@ -142,7 +138,7 @@ def test_a_cpu_that_is_there_for_requests_alone_is_found_by_what_the_hook_tells(
         program = run(*APPS[app], group=group)
     except Unavailable as reason:
         pytest.skip(str(reason))
-    agent = start(*listen(port), *CLOSE)
+    agent = start(*hearing(port, "pool.every_seconds=1", seconds=120), *CLOSE)
     group.add(agent.pid)
     for child in (agent.wait_for_report().child,):
         if child is not None:

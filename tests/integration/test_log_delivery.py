@@ -1,4 +1,7 @@
-"""The way to Cloud Logging against a real server that is fast, slow, full, silent, dead or none at all."""
+"""The way to Cloud Logging against a real server that is fast, slow, full, silent, dead or none at all.
+
+Over 300 lines: look and canary share the server and its faults.
+"""
 
 from __future__ import annotations
 

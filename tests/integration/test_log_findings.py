@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import FAST, ROOT, RunningAgent, Start, eventually
+from tests.integration.conftest import ROOT, RunningAgent, Start, eventually, hearing
 from tests.integration.test_log_sources import BLOCKED, free_port
 from tests.lab import log_clients
 from tests.lab.cloud_logging import CloudLoggingServer, environment
@@ -24,8 +24,7 @@ HOOK = ROOT / "hooks" / "python"
 def watching(start: Start, *more: str) -> tuple[RunningAgent, int]:
     """An agent that looks every second, and where its hooks report."""
     port = free_port()
-    settings = ("logs.every_seconds=1", "history.seconds=300", f"logs.hook_listen=udp:127.0.0.1:{port}", *more)
-    return start(*FAST, *(word for each in settings for word in ("--set", each))), port
+    return start(*hearing(port, *more)), port
 
 
 def run(stack: ExitStack, words: list[str], port: int, **environ: str) -> subprocess.Popen[bytes]:

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from probes.hook_message import MOST_BYTES
-from tests.integration.conftest import FAST, RunningAgent, Start, eventually
+from tests.integration.conftest import RunningAgent, Start, eventually, hearing
 
 BLOCKED = "import os\nwhile True: os.write(1, b'x' * 3000)"
 FLOOD_SECONDS = 4.0
@@ -81,10 +81,10 @@ def test_every_source_stands_on_the_metrics_page(start: Start, stack: ExitStack,
     logs = tmp_path / "logs"
     logs.mkdir()
     (logs / "app.log").write_text("x" * 5000)
-    agent = start(
-        *FAST, "--set", "history.seconds=120", "--set", f"app.pid={blocked_app(stack)}", "--set", f"logs.files=disk={logs}", "--set", "logs.every_seconds=1",
-        "--set", f"logs.hook_listen=udp:127.0.0.1:{port}", "--set", f"logs.metrics_urls=shipper={collector(stack)}",
+    settings = (
+        f"app.pid={blocked_app(stack)}", f"logs.files=disk={logs}", f"logs.metrics_urls=shipper={collector(stack)}",
     )  # fmt: skip
+    agent = start(*hearing(port, *settings, seconds=120))
     assert eventually(lambda: series(agent, "blocked", "stdout"), what="the pipe") == {"stdout": 1, "stderr": 0}
     assert series(agent, "full", "stdout") == {"stdout": 1, "stderr": 0}
     assert eventually(lambda: series(agent, "files", "disk"), what="the directory") == {"disk": 1}
@@ -109,15 +109,7 @@ def test_every_source_stands_on_the_metrics_page(start: Start, stack: ExitStack,
 
 def test_a_flood_of_datagrams_costs_next_to_nothing_and_the_agent_answers(start: Start) -> None:
     port = free_port()
-    agent = start(
-        *FAST,
-        "--set",
-        f"logs.hook_listen=udp:127.0.0.1:{port}",
-        "--set",
-        "logs.every_seconds=1",
-        "--set",
-        "history.seconds=300",
-    ).wait_for_report()
+    agent = start(*hearing(port)).wait_for_report()
     eventually(lambda: _told(agent, port), what="a message that is heard")
     process = psutil.Process(agent.pid)
 
@@ -152,15 +144,7 @@ def _told(agent: RunningAgent, port: int) -> bool:
 
 def test_a_second_agent_says_that_the_place_is_taken(start: Start) -> None:
     port = free_port()
-    listen = (
-        "--set",
-        f"logs.hook_listen=udp:127.0.0.1:{port}",
-        "--set",
-        "logs.every_seconds=1",
-        "--set",
-        "history.seconds=300",
-    )
-    first, second = start(*FAST, *listen).wait_for_report(), start(*FAST, *listen).wait_for_report()
+    first, second = start(*hearing(port)).wait_for_report(), start(*hearing(port)).wait_for_report()
     taken = r'stallscope_slots_total{outcome="no_data",probe="log_queues",target="hooks"} [1-9]'
     for agent in (second, first):
 
