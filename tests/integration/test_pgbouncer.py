@@ -52,8 +52,12 @@ def pooler(server: PostgresServer, request: pytest.FixtureRequest) -> Iterator[P
         yield pooler
 
 
-async def ask(probe: PostgresProbe, count: int = 1) -> list[PostgresReading]:
-    readings = [await probe.read() for _ in range(count)]
+async def ask(probe: PostgresProbe, count: int = 1, pause: float = 0.0) -> list[PostgresReading]:
+    """So many readings, each after a pause in seconds."""
+    readings = []
+    for _ in range(count):
+        await asyncio.sleep(pause)
+        readings.append(await probe.read())
     assert all(reading.up for reading in readings), [reading.because for reading in readings]
     return readings
 
@@ -170,7 +174,8 @@ def test_a_starved_pooler_is_no_slow_server(server: PostgresServer) -> None:
         await ask(probe)
         group.set_quota(QUOTA)
         try:
-            return await ask(probe, 8)
+            # Without a pause each would begin where the last one's reply came: as the quota's period begins.
+            return await ask(probe, 8, pause=0.037)
         finally:
             group.set_quota(None)
             await probe.aclose()

@@ -15,9 +15,6 @@ from tests.lab.process import Running
 from tests.lab.quota import CpuGroup
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-#: These machines are shared: a host that takes the CPU away for a few seconds, or neighbours that keep it
-#: busy, can make one look inconclusive.  It cannot make three so.
-ATTEMPTS = 3
 
 pytestmark = pytest.mark.quota
 
@@ -31,31 +28,25 @@ def examine(group: CpuGroup) -> tuple[int, dict[str, Any]]:
 
 def test_a_real_quota_on_a_busy_app_is_found_measured_and_answered(group: CpuGroup) -> None:
     group.set_quota(0.3)
-    for attempt in range(ATTEMPTS):
-        with Running(loads.command("busy", seconds=60), group=group, timeout=90):
-            code, report = examine(group)
-        found = {finding["rule"]: finding for finding in report["findings"]}
-        held = report["breakdown"]["cpu"]["suspended_quota"]
-        if "cpu_quota_throttled" in found and 0.4 < held < 0.9:
-            break
-        assert attempt < ATTEMPTS - 1, report["verdict"]
+    with Running(loads.command("busy", seconds=60), group=group, timeout=90):
+        code, report = examine(group)
+    found = {finding["rule"]: finding for finding in report["findings"]}
     finding = found["cpu_quota_throttled"]
     assert code == 1
     assert finding["severity"] in ("warning", "critical")
     assert any("cpu.max" in change for change in finding["advice"]["changes"])
+    assert 0.4 < report["breakdown"]["cpu"]["suspended_quota"] < 0.9
     assert sum(report["breakdown"]["cpu"].values()) == pytest.approx(1.0, abs=0.001)
 
 
 def test_an_idle_app_under_a_real_quota_is_told_and_not_called_slow(group: CpuGroup) -> None:
     group.set_quota(0.2)
-    for attempt in range(ATTEMPTS):
-        code, report = examine(group)
-        found = {finding["rule"]: finding for finding in report["findings"]}
-        if "cpu_quota_throttled" in found and found["cpu_quota_throttled"]["severity"] == "info":
-            break
-        assert attempt < ATTEMPTS - 1, report["verdict"]
+    code, report = examine(group)
+    found = {finding["rule"]: finding for finding in report["findings"]}
     assert code == 1
-    assert report["breakdown"]["cpu"]["suspended_quota"] < 0.05
+    assert found["cpu_quota_throttled"]["severity"] == "info"
+    # Only the doctor's own work meets the quota; a busy app's share is above 0.4.
+    assert report["breakdown"]["cpu"]["suspended_quota"] < 0.1
 
 
 def test_without_a_quota_none_is_found(group: CpuGroup) -> None:
