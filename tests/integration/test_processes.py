@@ -21,6 +21,7 @@ from agent.rules import BY_ID
 from agent.rules.client_cpu_bound import RUNS, WAITS
 from agent.rules.rule import Judgement, Present
 from probes.connections import ConnectionsProbe
+from probes.process_files import read_stat
 from probes.process_search import MOST_LINKS_EACH, MOST_STEPS, OPENING_STEPS
 from probes.processes import ProcessesProbe, ProcessesReading
 from probes.reading import NoData
@@ -204,8 +205,7 @@ def test_a_process_that_ends_is_told_and_another_that_connects_is_found(run: Run
     watch = Watch(app)
     watch.look()
     app.kill()
-    eventually(lambda: not os.path.exists(f"/proc/{app.pid}/exe"), what="the end of the process")
-    assert os.path.exists(f"/proc/{app.pid}/stat")  # a zombie
+    eventually(lambda: read_stat(f"/proc/{app.pid}").state == "Z", what="the end of the process")
     with pytest.raises(NoData, match="have ended"):
         watch.look()
     assert Watch(run("sleep")).look().processes
