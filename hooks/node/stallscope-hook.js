@@ -399,9 +399,10 @@ function entryRows(time) {
     let ahead = 0;
     let transports = [];
     if (kind === 'winston') {
-      if (Array.isArray(stream.transports)) transports = stream.transports;
-      calls = transports.some(toCloud) || !Array.isArray(stream.transports) ? byWinston : elsewhere;
-      if (!Array.isArray(stream.transports)) ahead = NaN; // nobody knows where it sends
+      const listed = Array.isArray(stream.transports);
+      if (listed) transports = stream.transports;
+      else ahead = NaN; // nobody knows where it sends
+      calls = !listed || transports.some(toCloud) ? byWinston : elsewhere;
       for (const transport of transports) { // an entry goes to each of them: the longest counts
         const sending = toCloud(transport) && transport._writableState && transport._writableState.writing ? 1 : 0;
         if (!counted.has(transport)) ahead = Math.max(ahead, buffered(transport) - sending);
