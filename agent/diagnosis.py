@@ -183,7 +183,8 @@ class Engine:
     def _finding(self, rule: Rule, present: Mapping[str, Present]) -> Finding:
         judgement = present[rule.id]
         always = (r.id for r in self.rules if rule.id in r.explains)
-        above = next((each for each in (*always, *judgement.because_of) if each in present), None)
+        # What this case itself shows outweighs what holds in general.
+        above = next((each for each in (*judgement.because_of, *always) if each in present), None)
         return Finding(
             rule=rule.id,
             title=rule.title,

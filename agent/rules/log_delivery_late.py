@@ -59,7 +59,12 @@ def _judge(history: History) -> Judgement:
     clue = (Evidence(where, last.canary_seconds, "seconds"),) if where else ()
     held = log_view.withheld(history) if waits_before else None
     changes = (*TO_STDOUT, *(() if waits_before else WAY))
-    return _present(0.9, (*evidence, *clue, *([held] if held else [])), changes, CPU_TAKERS if held else ())
+    return _present(
+        0.9,
+        (*evidence, *clue, *([held] if held else [])),
+        changes,
+        ("log_queue_in_memory", *CPU_TAKERS) if held else (),
+    )
 
 
 def _where(last: LogDeliveryReading) -> str:

@@ -26,7 +26,8 @@ CPU_TAKERS = (
 class Present:
     """The condition holds now.  ``started`` is monotonic seconds when it is known more exactly.
 
-    ``because_of`` names findings of which it is only the mechanism in this case, as ``Rule.explains`` does for every case.
+    ``because_of`` names findings of which it is only the mechanism in this case, as ``Rule.explains`` does for every case;
+    the first that is present counts, and these before those.
     """
 
     severity: Severity

@@ -142,12 +142,13 @@ def test_a_database_that_waits_for_an_app_which_hangs_in_its_log_is_not_blamed(s
     stack.enter_context(session)
     session.sendall(b"reply" * 100)
     agent, _ = watching(start, f"app.pid={app.pid}", f"connections.ports={port}")
-    found = eventually(lambda: _with_cause(agent, "client_not_reading"), 90.0, "client_not_reading, explained")
-    assert found["explained_by"] == "log_pipe_blocked"
+    # Before it hung at most looks whatever takes CPU from this machine may have been the reason.
+    eventually(lambda: _cause(agent, "client_not_reading") == "log_pipe_blocked", 90.0, "its true cause")
     report = agent.get("/health").json
     assert report["findings"][0]["rule"] == "log_pipe_blocked"
 
 
-def _with_cause(agent: RunningAgent, rule: str) -> dict[str, Any] | None:
+def _cause(agent: RunningAgent, rule: str) -> str | None:
+    """What explains a finding."""
     name, each = verdict(agent, rule)
-    return each if name == "present" and each["explained_by"] else None
+    return each["explained_by"] if name == "present" else None

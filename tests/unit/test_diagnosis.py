@@ -254,6 +254,18 @@ def test_findings_are_ordered_by_cause_then_severity_then_confidence() -> None:
     assert "Title of mechanism".lower() not in report.verdict.lower()
 
 
+def test_what_the_case_itself_shows_outweighs_what_holds_in_general() -> None:
+    mechanism = dataclasses.replace(present(), because_of=("gone", "seen"))
+    rules = (
+        dataclasses.replace(rule(lambda _: present(), "general"), explains=("mechanism",)),
+        rule(lambda _: present(), "seen"),
+        rule(lambda _: ABSENT, "gone"),
+        rule(lambda _: mechanism, "mechanism"),
+    )
+    report = evaluate(Scene().run(30), rules)
+    assert {f.rule: f.explained_by for f in report.findings} == {"general": None, "seen": None, "mechanism": "seen"}
+
+
 def test_a_mechanism_stands_alone_while_nothing_above_it_is_present() -> None:
     above = dataclasses.replace(rule(lambda _: ABSENT, "above"), explains=("mechanism",))
     report = evaluate(Scene().run(30), (above, rule(lambda _: present(), "mechanism")))

@@ -106,10 +106,10 @@ def test_late_entries_are_explained_where_the_log_service_is_fast(canary: float,
     )  # fmt: skip
     found = logs.judge("log_delivery_late")
     assert isinstance(found, Present)
-    assert bool(found.because_of) is explained
+    assert found.because_of == (("log_queue_in_memory", *CPU_TAKERS) if explained else ())
 
 
-def client(rule: str, blocked: float | None) -> Present:
+def stopped(blocked: float | None) -> Logs:
     """An app whose stdout is full and whose database waits for it; ``blocked``: its write() sleeps in so many of the looks."""
     logs = Logs()
     waits: dict[str, Any] = {} if blocked is None else {"blocked": blocked}
@@ -117,7 +117,11 @@ def client(rule: str, blocked: float | None) -> Present:
         logs.run(10.0, kind="pipe", source="stdout", queue="stdout", backing=MEMORY, full=1.0, **waits)
         logs.history.add(replace(sockets(unread_ratio=0.9), taken=logs.clock()))
         logs.history.add(replace(QUEUE, taken=logs.clock()))
-    found = logs.judge(rule)
+    return logs
+
+
+def client(rule: str, blocked: float | None) -> Present:
+    found = stopped(blocked).judge(rule)
     assert isinstance(found, Present)
     return found
 
@@ -131,3 +135,12 @@ def test_an_app_that_hangs_in_a_write_to_stdout_is_why_its_database_waits(rule: 
 @pytest.mark.parametrize("blocked", [0.0, None], ids=["Node queues instead", "who waits is hidden"])
 def test_one_that_does_not_wait_for_its_stdout_is_not(rule: str, blocked: float | None) -> None:
     assert client(rule, blocked).because_of == ()
+
+
+def test_that_it_hangs_there_outweighs_a_cpu_that_is_taken_away_as_well() -> None:
+    """Who sleeps in write() at most looks does not want the CPU that is taken."""
+    logs = stolen(stopped(1.0), 0.4)
+    rules = [BY_ID[rule] for rule in ("cpu_suspended", "client_not_reading", "log_pipe_blocked")]
+    report, _ = Engine(logs.history, rules=rules, clock=logs.clock).evaluate(AgentSelf("", 0.0, 0.0, 0))
+    explained = {each.rule: each.explained_by for each in report.findings}
+    assert explained == {"log_pipe_blocked": None, "cpu_suspended": None, "client_not_reading": "log_pipe_blocked"}
