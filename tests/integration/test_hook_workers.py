@@ -6,14 +6,14 @@ import http.client
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.integration.conftest import eventually
@@ -86,7 +86,12 @@ class Server:
         except OSError:
             return False
 
+    def children(self) -> set[int]:
+        """The workers, and whatever else the server has started."""
+        return {child.pid for child in psutil.Process(self.run.pid).children()}
+
     def workers(self) -> set[int]:
+        """Those who answer requests one after the other: the kernel may give them all to one."""
         return {self.ask(0.01) for _ in range(20)}
 
     def busy_together(self) -> set[int]:
@@ -109,24 +114,23 @@ def server(request: pytest.FixtureRequest, agent: Agent, tmp_path: Path) -> Iter
         yield server
 
 
-def together(server: Server, count: int, seconds: float) -> list[threading.Thread]:
-    threads = [threading.Thread(target=server.ask, args=[seconds]) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    return threads
+def together(server: Server, count: int, seconds: float) -> list[Future[int]]:
+    """So many requests at once; the results are who answered."""
+    threads = ThreadPoolExecutor(count)
+    found = [threads.submit(server.ask, seconds) for _ in range(count)]
+    threads.shutdown(wait=False)
+    return found
 
 
 def test_every_worker_tells_its_requests_and_the_server_ends_as_ever(server: Server, agent: Agent) -> None:
     count = max(2, min(8, server.at_once))  # more would wait in a thread pool
-    for thread in (threads := together(server, count, 3.0)):
-        assert thread.is_alive()
+    requests = together(server, count, 3.0)
     eventually(lambda: sum(server.in_flight().values()) == count, what=f"{count} requests in flight")
     busy = {pid for pid, number in server.in_flight().items() if number}
-    for thread in threads:
-        thread.join(60)
+    answered = {request.result(60) for request in requests}
+    assert busy == answered
     eventually(lambda: not any(server.in_flight().values()), what="the end of all requests")
-    workers = server.workers()
-    assert busy <= workers
+    workers = answered | server.workers()
     assert len(busy) == 2 or server.at_once > 1, "two workers share them, where one takes one at a time"
     eventually(lambda: workers <= set(server.in_flight()), what="a word of each worker")
     assert {m.body["name"] for m in agent.messages} == {"shop"}
@@ -139,7 +143,7 @@ def test_every_worker_tells_its_requests_and_the_server_ends_as_ever(server: Ser
 def test_a_worker_that_stands_still_keeps_its_requests_and_goes_on(server: Server) -> None:
     # The end of the requests that the fixture made may still be under way, and would be taken for this one's.
     eventually(lambda: server.in_flight() and not any(server.in_flight().values()), what="the end of all requests")
-    threads = together(server, 1, 1.0)
+    (request,) = together(server, 1, 1.0)
     eventually(lambda: any(server.in_flight().values()), what="a request in flight")
     (worker,) = [pid for pid, number in server.in_flight().items() if number]
     os.kill(worker, signal.SIGSTOP)
@@ -150,15 +154,14 @@ def test_a_worker_that_stands_still_keeps_its_requests_and_goes_on(server: Serve
         assert server.in_flight()[worker] == 1
     finally:
         os.kill(worker, signal.SIGCONT)
-    for thread in threads:
-        thread.join(60)
+    assert request.result(60) == worker
     eventually(lambda: server.in_flight()[worker] == 0, what="the end of the request")
     assert server.answers()
 
 
 def test_a_worker_that_is_killed_is_replaced_by_one_with_the_hook(server: Server, agent: Agent) -> None:
-    before = server.workers()
-    os.kill(next(iter(before)), signal.SIGKILL)
+    before = server.children()
+    os.kill(server.ask(0), signal.SIGKILL)
 
     def fresh() -> Any:
         return server.answers() and server.workers() - before
