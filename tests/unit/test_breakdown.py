@@ -111,7 +111,7 @@ def test_a_long_gap_that_a_counter_explains_for_the_most_part_is_no_freeze() -> 
 
 
 @given(window=windows())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_the_causes_of_any_window_sum_to_its_gaps_and_none_is_negative(window: Window) -> None:
     causes = attribute(window)
     assert causes.total == pytest.approx(window.gap_seconds)
@@ -159,7 +159,7 @@ SHARES, PHASES = st.floats(0.2, 0.95), st.floats(0.0, 0.1)
 @given(share=SHARES, phase=PHASES)
 @example(share=0.95, phase=0.0)
 @example(share=0.5, phase=0.05)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_the_heartbeat_recovers_a_periodic_throttling_within_three_points(share: float, phase: float) -> None:
     assert suspended_share(simulate(share, phase, 60.0)) == pytest.approx(share, abs=0.03)
 
@@ -167,7 +167,7 @@ def test_the_heartbeat_recovers_a_periodic_throttling_within_three_points(share:
 @given(share=SHARES, phase=PHASES, interval=st.sampled_from([0.1, 0.12, 0.2, 0.3]))
 @example(share=0.5, phase=0.05, interval=0.2)
 @example(share=0.37, phase=0.098, interval=0.2)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_with_a_jitter_as_wide_as_the_interval_it_does_so_at_any_interval(
     share: float, phase: float, interval: float
 ) -> None:
@@ -306,7 +306,7 @@ def test_a_little_steal_takes_a_little_of_the_run_delay() -> None:
     throttled=st.none() | st.floats(0, 40), hits=st.integers(0, 60), limit=st.none() | st.floats(0.01, 8),
     seconds=st.floats(0.5, 60),
 )  # fmt: skip
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_the_shares_of_any_windows_are_shares_and_sum_to_one(
     found: list[Window], steal: float | None, lost: float | None,
     throttled: float | None, hits: int, limit: float | None, seconds: float,

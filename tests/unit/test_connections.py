@@ -533,7 +533,7 @@ LOOKS = st.tuples(st.lists(SOCKETS, max_size=4), st.sampled_from((-1.0, 0.0, 2.0
 
 
 @given(looks=st.lists(LOOKS, max_size=4))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_every_field_is_a_mapping_of_numbers_not_below_zero_or_none_with_a_reason(
     looks: list[tuple[list[Socket], float, str]],
 ) -> None:

@@ -127,7 +127,7 @@ def test_histories_do_not_share_what_was_worked_out() -> None:
     steps=st.lists(st.tuples(st.floats(0, 200), st.booleans()), min_size=1, max_size=60),
     seconds=st.floats(0, 1000),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_history_never_exceeds_its_horizon_and_coverage_is_a_share(
     horizon: float, steps: list[tuple[float, bool]], seconds: float
 ) -> None:

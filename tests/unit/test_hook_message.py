@@ -155,7 +155,7 @@ JSON = st.recursive(
 
 
 @given(key=st.sampled_from(sorted(FULL)), value=JSON)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_value_in_any_place_is_refused_or_believed_and_then_a_sound_number(key: str, value: Any) -> None:
     try:
         message = parse(told(**{key: value}))

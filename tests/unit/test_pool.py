@@ -141,7 +141,7 @@ def test_the_time_since_the_look_before_is_that_of_the_last_page_that_was_had() 
 
 
 @given(counts=st.lists(st.lists(st.floats(0, 1e12), min_size=3, max_size=3), min_size=2, max_size=12))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_growth_is_never_negative_and_never_more_than_the_counter_shows(counts: list[list[float]]) -> None:
     fields = ("acquires", "wait_seconds", "timeouts")
     pages = [page({"main": {"checked_out": 1, **dict(zip(fields, each, strict=True))}}) for each in counts]

@@ -123,7 +123,7 @@ def test_there_are_at_most_so_many_sources_and_a_forgotten_one_makes_room() -> N
 
 
 @given(steps=st.lists(st.tuples(st.sampled_from("abc"), st.integers(-2, 2)), max_size=60))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_the_last_transition_is_always_the_total(steps: list[tuple[str, int]]) -> None:
     clock = FakeClock()
     flight = InFlight(clock)

@@ -237,7 +237,7 @@ SHARE = st.none() | st.floats(0, 1)
     shares=st.lists(st.tuples(SHARE, SHARE, st.sets(st.sampled_from(BLANKS))), max_size=7),
     runtime=st.sampled_from(["python", "go"]), own=st.sampled_from([True, False, None]), limit=st.none() | st.floats(0.1, 8),
 )  # fmt: skip
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_whatever_is_missing_it_answers_in_numbers(
     shares: list[tuple[float | None, float | None, set[str]]], runtime: Runtime, own: bool | None, limit: float | None
 ) -> None:

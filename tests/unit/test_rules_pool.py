@@ -296,7 +296,7 @@ def any_looks(draw: st.DrawFn) -> list[PoolReading]:
 
 
 @given(looks=any_looks())
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_it_never_raises_and_its_share_is_a_share(looks: list[PoolReading]) -> None:
     judgement = judge(*looks)
     if not isinstance(judgement, Unknown):

@@ -77,7 +77,7 @@ def scenes(draw: st.DrawFn) -> Scene:
 
 
 @given(scene=scenes())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_no_rule_ever_raises_and_every_number_it_shows_is_a_number(scene: Scene) -> None:
     for rule in RULES:
         judgement = rule.judge(scene.history)
@@ -267,7 +267,7 @@ def test_raising_a_limit_names_the_setting_of_the_platform(environment: Environm
 
 
 @given(cores=st.floats(0.01, 64))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_the_limit_that_is_advised_is_whole_and_never_below_what_is_needed(cores: float) -> None:
     change = raise_cpu_limit(Scene().history, cores)[0]
     advised = int(change.split("--cpus ")[1].split()[0])

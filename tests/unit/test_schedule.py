@@ -383,7 +383,7 @@ def test_every_outcome_is_declared_before_it_happens() -> None:
 
 
 @given(every=st.floats(0.5, 60), stalls=st.lists(st.floats(0, 300), max_size=20))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_time_is_never_lost_every_slot_is_run_or_counted(every: float, stalls: list[float]) -> None:
     rig = Rig()
     rig.add(every)

@@ -181,7 +181,7 @@ def test_a_refusal_is_an_os_error_with_the_kernels_number(chunk: bytes, code: in
 
 
 @given(chunk=st.binary(max_size=600))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_no_bytes_raise_anything_but_an_os_error(chunk: bytes) -> None:
     for raw in (chunk, frame(18, chunk), frame(18, b"\2\1" + bytes(70) + chunk), message(FIRST, chunk)):
         try:
@@ -192,7 +192,7 @@ def test_no_bytes_raise_anything_but_an_os_error(chunk: bytes) -> None:
 
 
 @given(at=st.integers(0, 10_000), byte=st.integers(0, 255), cut=st.integers(0, 10_000))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_no_changed_byte_and_no_cut_raises_anything_but_an_os_error(at: int, byte: int, cut: int) -> None:
     raw = bytearray(message(FIRST, attribute(2, tcp_info())) * 2 + DONE)
     raw[at % len(raw)] = byte

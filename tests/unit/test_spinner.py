@@ -48,7 +48,7 @@ def test_every_setting_of_the_line_is_taken() -> None:
 
 
 @given(seconds=st.floats(0, 10))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_gap_falls_into_the_first_bucket_that_holds_it(seconds: float) -> None:
     index = bucket_of(seconds)
     assert index == len(BUCKETS) or seconds <= BUCKETS[index]
@@ -148,7 +148,7 @@ def test_the_burn_that_meets_the_smallest_quota_below_one_core(
     gaps=st.lists(st.floats(0, 1e4), max_size=30),
     numbers=st.lists(st.floats(allow_nan=True, allow_infinity=False), min_size=8, max_size=8),
 )  # fmt: skip
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_what_is_packed_is_unpacked_and_not_a_number_becomes_none(
     kind: int, level: int, samples: int, skipped: int, gaps: list[float], numbers: list[float]
 ) -> None:

@@ -246,7 +246,7 @@ def test_without_budget_a_spin_is_skipped_and_counted_and_comes_back_with_it() -
     budget=st.floats(0.0005, 0.05),
     steps=st.lists(st.tuples(st.floats(0.0, 40.0), st.booleans(), st.floats(0.0, 0.2)), max_size=80),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_whatever_happens_spins_stay_within_the_budget(budget: float, steps: list[tuple[float, bool, float]]) -> None:
     config = Config(f"every=1,5,20,60;climb=1;budget={budget}")
     plan, now, burned = Plan(config, START), START, 0.0
