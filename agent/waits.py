@@ -47,6 +47,8 @@ class Sessions:
     idle_in_transaction: float
     executing_seconds: float
     """How long the statements last that the server works on; 0.0 when there were none."""
+    at_work: int
+    """Readings in which it worked on one."""
     readings: int
 
     @property
@@ -117,6 +119,7 @@ def sessions(history: History, seconds: float, target: str) -> Sessions | None:
         idle=_mean([_of(r.sessions, "idle") for r in readings]),
         idle_in_transaction=_mean([_of(r.sessions, "idle in transaction") for r in readings]),
         executing_seconds=2 * _mean(ages, executing),
+        at_work=sum(number > 0 for number in executing),
         readings=len(readings),
     )
 

@@ -19,7 +19,7 @@ LONG = Threshold(
     "length of the statements that are worked on", 0.05, "seconds", "an indexed query takes a few milliseconds"
 )
 OFTEN = Threshold("sessions in work, on average", 0.3, "", "a report once a minute is no slow service")
-LOOKS = Threshold("slots that were answered", 2, "", "one may fall on a single long statement")
+LOOKS = Threshold("slots in which it works on one", 2, "", "one may fall on a single long statement")
 VERY = Threshold("length from which it is critical", 1.0, "seconds", "people leave")
 
 
@@ -46,6 +46,8 @@ def _target(history: History, target: str) -> Judgement:
         if waits.hidden(history, target) and not seen.executing:
             return Unknown(targets.PRIVILEGE, targets.GRANT)
         return Absent(text, tuple(evidence))
+    if seen.at_work < LOOKS.value:
+        return Unknown(f"{text}; but so far at one look alone", "wait for another")
     what = max((w for w in seen.active if w not in waits.NOT_EXECUTING), key=lambda w: seen.active[w])
     evidence.append(Evidence(f"most of them are in {what}", seen.active[what]))
     return Present("critical" if seen.executing_seconds >= VERY.value else "warning", 0.85, "the app", tuple(evidence), Advice(

@@ -73,6 +73,8 @@ CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type
         "a client that does not read": ((NOT_READ,) * 4, Absent),
         "a lock": ((LOCKED,) * 4, Absent),
         "one long report in a minute": ((server({"running": 1.0}, 5.0), *(server(),) * 5), Absent),
+        "at one look of three alone": ((SLOW, server(), server()), Unknown),
+        "at two looks of three": ((SLOW, server(), SLOW), Present),
         "hidden from this role": ((HIDDEN,) * 4, Unknown),
         "one slot": ((SLOW,), Unknown),
     },
