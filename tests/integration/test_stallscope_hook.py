@@ -273,7 +273,8 @@ def test_a_pool_of_psycopg_is_found(agent: Agent, run: Any) -> None:
     except Unavailable as reason:
         pytest.skip(str(reason))
     pools = [each.body["pool"]["orders"] for each in agent.of(program.pid, queues=False) if "pool" in each.body]
-    assert {"size": 2, "checked_out": 2, "waiting": 2}.items() <= pools[0].items()
+    # A first word may come before all four threads have asked.
+    assert any({"size": 2, "checked_out": 2, "waiting": 2}.items() <= each.items() for each in pools)
     assert {"size": 2, "checked_out": 0, "waiting": 0, "acquires": 4}.items() <= pools[-1].items()
     assert 4 < pools[-1]["wait_seconds"] < 30  # twice 3 s
 
