@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
+from agent.embedded import free_port
 from tests.integration.conftest import eventually
-from tests.integration.test_log_sources import free_port
 from tests.integration.test_stallscope_hook import HOOK, PYTHON, Agent
 from tests.lab.process import Running
 
@@ -81,6 +81,7 @@ class Server:
             connection.close()
 
     def answers(self) -> bool:
+        assert self.run.process.poll() is None, self.run.tail(200)
         try:
             return self.ask(0) > 0
         except OSError:
@@ -108,7 +109,7 @@ class Server:
 def server(request: pytest.FixtureRequest, agent: Agent, tmp_path: Path) -> Iterator[Server]:
     with ExitStack() as stack:
         server = Server(request.param, agent, tmp_path, stack)
-        eventually(server.answers, 60.0, "an answer")
+        eventually(server.answers, 60.0, f"an answer of {request.param} at port {server.port}")
         # The first worker answers while the second still starts: two requests at once would wait for each other.
         eventually(lambda: server.at_once > 1 or len(server.busy_together()) == 2, 60.0, "both workers")
         yield server

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import ROOT, RunningAgent, Start, eventually, hearing
-from tests.integration.test_log_sources import free_port
 from tests.lab import Unavailable, builds
+from tests.lab.log_stage import free_udp_port
 from tests.lab.postgres import PostgresServer, installations
 from tests.lab.process import Running
 from tests.lab.quota import CpuGroup
@@ -32,7 +32,7 @@ Run = Callable[..., Running]
 
 @pytest.fixture
 def port() -> int:
-    return free_port()
+    return free_udp_port()
 
 
 @pytest.fixture

@@ -22,8 +22,9 @@ from probes.file_scan import MOST_ENTRIES
 from probes.page import MOST_BYTES
 from tests.integration.conftest import FAST, ROOT, RunningAgent, Start, eventually
 from tests.integration.test_log_pipe import NOBODY
-from tests.integration.test_log_sources import free_port, message, series, tell
+from tests.integration.test_log_sources import message, series, tell
 from tests.integration.test_pool import FLOOD_BYTES, App, _drip, _flood, _hang, _redirect, _serve
+from tests.lab.log_stage import free_udp_port
 
 OFTEN = (*FAST, "--set", "history.seconds=120", "--set", "logs.every_seconds=1", "--set", "logs.timeout_seconds=0.5")
 #: What a look at a hostile source may cost: so much of a CPU, on a machine that others share.
@@ -101,7 +102,7 @@ def test_hostile_pages_of_collectors_are_a_line_each_and_an_honest_one_is_read(s
 
 @pytest.mark.parametrize("kind", ["udp", "unix", "file"])
 def test_garbage_from_hooks_is_said_and_an_honest_hook_is_heard(start: Start, tmp_path: Path, kind: str) -> None:
-    port = free_port()
+    port = free_udp_port()
     place = {"udp": f"udp:127.0.0.1:{port}", "unix": f"unix:{tmp_path}/hook.sock", "file": f"file:{tmp_path}/hook"}[
         kind
     ]

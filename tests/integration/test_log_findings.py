@@ -14,16 +14,17 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import ROOT, RunningAgent, Start, eventually, hearing
-from tests.integration.test_log_sources import BLOCKED, free_port
+from tests.integration.test_log_sources import BLOCKED
 from tests.lab import log_clients
 from tests.lab.cloud_logging import CloudLoggingServer, environment
+from tests.lab.log_stage import free_udp_port
 
 HOOK = ROOT / "hooks" / "python"
 
 
 def watching(start: Start, *more: str) -> tuple[RunningAgent, int]:
     """An agent that looks every second, and where its hooks report."""
-    port = free_port()
+    port = free_udp_port()
     return start(*hearing(port, *more)), port
 
 

@@ -18,16 +18,11 @@ import psutil
 
 from probes.hook_message import MOST_BYTES
 from tests.integration.conftest import RunningAgent, Start, eventually, hearing
+from tests.lab.log_stage import free_udp_port
 
 BLOCKED = "import os\nwhile True: os.write(1, b'x' * 3000)"
 FLOOD_SECONDS = 4.0
 PAGE = b'vector_buffer_size_events{buffer_type="memory",component_id="es"} 490\nvector_buffer_max_size_events{component_id="es"} 500\n'
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def blocked_app(stack: ExitStack) -> int:
@@ -77,7 +72,7 @@ def series(agent: RunningAgent, name: str, target: str) -> dict[str, float]:
 
 
 def test_every_source_stands_on_the_metrics_page(start: Start, stack: ExitStack, tmp_path: Path) -> None:
-    port = free_port()
+    port = free_udp_port()
     logs = tmp_path / "logs"
     logs.mkdir()
     (logs / "app.log").write_text("x" * 5000)
@@ -108,7 +103,7 @@ def test_every_source_stands_on_the_metrics_page(start: Start, stack: ExitStack,
 
 
 def test_a_flood_of_datagrams_costs_next_to_nothing_and_the_agent_answers(start: Start) -> None:
-    port = free_port()
+    port = free_udp_port()
     agent = start(*hearing(port)).wait_for_report()
     eventually(lambda: _told(agent, port), what="a message that is heard")
     process = psutil.Process(agent.pid)
@@ -143,7 +138,7 @@ def _told(agent: RunningAgent, port: int) -> bool:
 
 
 def test_a_second_agent_says_that_the_place_is_taken(start: Start) -> None:
-    port = free_port()
+    port = free_udp_port()
     first, second = start(*hearing(port)).wait_for_report(), start(*hearing(port)).wait_for_report()
     taken = r'stallscope_slots_total{outcome="no_data",probe="log_queues",target="hooks"} [1-9]'
     for agent in (second, first):

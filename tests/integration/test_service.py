@@ -22,6 +22,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from agent.embedded import free_port
 from agent.rules import RULES
 from probes import READINGS
 from probes.log_delivery import LogDeliveryReading
@@ -172,12 +173,6 @@ async def work():
 asyncio.run(work())
 print(json.dumps(seen))
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_fastapi_is_not_imported_until_somebody_posts() -> None:

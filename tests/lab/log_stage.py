@@ -56,7 +56,7 @@ class LogStage:
         self._group, self._memory_bytes, self._files = group, memory_bytes, files
         self._hook, self._every = hook, every
         self._stop = stop or threading.Event()
-        self._port = free_port()
+        self._port = free_udp_port()
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -135,8 +135,8 @@ class LogStage:
         return [heard.record for heard in list(self.app.heard) if "emitted" in heard.record]
 
 
-def free_port() -> int:
-    """A UDP port of the loopback interface that nobody has now."""
+def free_udp_port() -> int:
+    """A UDP port of the loopback interface that nobody has now: agent.embedded.free_port() is one of TCP."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
