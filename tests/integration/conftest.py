@@ -35,19 +35,22 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-#: These machines are shared: a host that takes the CPU away for a few seconds, or neighbours that keep it busy,
-#: can spoil one run under a real quota.  They cannot spoil three; the summary tells how many were run again.
-RERUNS = 2
+#: These machines are shared.  A host that takes the CPU away for a few seconds, or neighbours that keep it busy, can
+#: spoil one run under a real quota; they cannot spoil three.  Other tests here start real processes too, which may come
+#: late for once, but not twice.  The summary names each test that was run again: a name that comes often is a fault.
+RERUNS_WITH_QUOTA, RERUNS = 2, 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test of a real quota its further attempts."""
+    """Give the tests of this directory their further attempts; unit tests have none."""
     for item in items:
-        if item.get_closest_marker("quota"):
-            item.add_marker(pytest.mark.flaky(reruns=RERUNS, reruns_delay=2))
+        if item.path.parent == HERE:
+            reruns = RERUNS_WITH_QUOTA if item.get_closest_marker("quota") else RERUNS
+            item.add_marker(pytest.mark.flaky(reruns=reruns, reruns_delay=2))
 
 
-ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 #: Slots a second apart, so that a test need not wait for the default ten.
 FAST = (
     "--set", "suspension.every_seconds=1", "--set", "cgroup.every_seconds=1", "--set", "requests.every_seconds=1",
