@@ -35,6 +35,8 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 #: These machines are shared.  A host that takes the CPU away for a few seconds, or neighbours that keep it busy, can
 #: spoil one run under a real quota; they cannot spoil three.  Other tests here start real processes too, which may come
 #: late for once, but not twice.  The summary names each test that was run again: a name that comes often is a fault.
@@ -49,8 +51,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=reruns, reruns_delay=2))
 
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 #: Slots a second apart, so that a test need not wait for the default ten.
 FAST = (
     "--set", "suspension.every_seconds=1", "--set", "cgroup.every_seconds=1", "--set", "requests.every_seconds=1",

@@ -1,4 +1,7 @@
-"""The agent as its users meet it: a process, its pages, its signals, and what it survives."""
+"""The agent as its users meet it: a process, its pages, its signals, and what it survives.
+
+Over 300 lines: nearly all look at the same running agent, and the last ones say what held in all that time.
+"""
 
 from __future__ import annotations
 

@@ -10,10 +10,7 @@ from typing import Any
 import pytest
 
 from probes.process_search import Found, Search
-from probes.processes import (
-    ProcessesProbe,
-    ProcessesReading,
-)
+from probes.processes import ProcessesProbe, ProcessesReading
 from probes.reading import NoData
 from tests.unit.builders import FakeClock
 from tests.unit.fake_kernel import FakeKernel, FakeProcess

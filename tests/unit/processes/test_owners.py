@@ -14,12 +14,7 @@ from agent.config import Config
 from probes import process_search
 from probes.app_cgroup import AppCgroupProbe
 from probes.process_search import chosen, has_name
-from probes.processes import (
-    SEARCH_AGAIN_SECONDS,
-    SEARCH_SECONDS,
-    ProcessesProbe,
-    ProcessesReading,
-)
+from probes.processes import SEARCH_AGAIN_SECONDS, SEARCH_SECONDS, ProcessesProbe, ProcessesReading
 from probes.reading import NoData
 from tests.unit.fake_kernel import FakeKernel, FakeProcess
 from tests.unit.processes.conftest import AGENT, BETWEEN, Scene, find

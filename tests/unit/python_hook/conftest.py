@@ -19,7 +19,6 @@ FILE = Path(__file__).resolve().parents[3] / "hooks" / "python" / "stallscope_ho
 NOW = 1_800_000_000.0
 #: What a message may have, as the agent reads it.
 MOST_BYTES, MOST_QUEUES = 8192, 16
-TOTALS = {"arrived", "drained", "dropped", "errors", "refused"}
 
 
 def load(target: str) -> Any:

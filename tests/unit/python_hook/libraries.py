@@ -60,6 +60,12 @@ def opentelemetry(nested: bool, metrics: bool) -> logging.Handler:
     return handler
 
 
+def batch_processor(handler: Any) -> Any:
+    """What holds the records of one of these handlers, and its exporter."""
+    (processor,) = handler._logger_provider._multi_log_record_processor._log_record_processors
+    return getattr(processor, "_batch_processor", processor)
+
+
 def queue_handler() -> logging.Handler:
     handler = logging.handlers.QueueHandler(queue.Queue(5))
     for ago in (5, 4):

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.unit.python_hook.conftest import Stage, Thing
-from tests.unit.python_hook.libraries import LIBRARIES, WHOLE, Batch, google, opentelemetry
+from tests.unit.python_hook.libraries import LIBRARIES, WHOLE, Batch, batch_processor, google, opentelemetry
 
 
 def test_a_batch_under_way_waits_still(stage: Stage) -> None:
@@ -105,8 +105,7 @@ def test_want_of_quota_is_told_apart_from_other_failures(stage: Stage, code: obj
 @pytest.mark.parametrize("library", [each for each in LIBRARIES if each.startswith("opentelemetry")])
 def test_an_exporter_s_failures_and_a_full_queue(stage: Stage, library: str) -> None:
     handler: Any = LIBRARIES[library]()
-    (processor,) = handler._logger_provider._multi_log_record_processor._log_record_processors
-    inside = getattr(processor, "_batch_processor", processor)
+    inside = batch_processor(handler)
     stage.only()
 
     def fail(_: list[object]) -> NoReturn:

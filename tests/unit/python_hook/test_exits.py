@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from tests.unit.python_hook.conftest import NOW, Stage, Thing
-from tests.unit.python_hook.libraries import WHOLE, Batch, google, opentelemetry, queue_handler
+from tests.unit.python_hook.libraries import WHOLE, Batch, batch_processor, google, opentelemetry, queue_handler
 
 
 def test_what_is_thrown_away_after_the_main_thread_s_end_still_waits(stage: Stage) -> None:
@@ -23,8 +23,7 @@ def test_what_is_thrown_away_after_the_main_thread_s_end_still_waits(stage: Stag
 
 def test_what_is_sent_after_the_main_thread_s_end_no_longer_waits(stage: Stage) -> None:
     handler: Any = opentelemetry(nested=True, metrics=True)
-    (processor,) = handler._logger_provider._multi_log_record_processor._log_record_processors
-    inside = processor._batch_processor
+    inside = batch_processor(handler)
     stage.only()
     stage.hook.leave()
     inside._exporter.export([inside._queue.pop()])
@@ -34,8 +33,7 @@ def test_what_is_sent_after_the_main_thread_s_end_no_longer_waits(stage: Stage) 
 def test_a_program_whose_main_thread_ends_first_goes_on_being_watched(stage: Stage) -> None:
     """Threads that are no daemons keep it running; the numbers are those of the moment, not of the main thread's end."""
     handler: Any = opentelemetry(nested=True, metrics=True)
-    (processor,) = handler._logger_provider._multi_log_record_processor._log_record_processors
-    inside = processor._batch_processor
+    inside = batch_processor(handler)
     stage.only()
     stage.hook.leave()
     inside._exporter.export([inside._queue.pop(), inside._queue.pop()])
