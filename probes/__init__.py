@@ -1,34 +1,34 @@
 """What is measured.  One file per probe; its Reading type stands beside it.
 
-``READINGS`` lists every reading type, so that an exporter can declare all series before the first
-measurement.  Registering a probe is one line here and one in ``agent.app``, which gives it its settings.
+Registering a probe is one line here: the module that holds its ``REGISTRATION`` (docs/adding-a-probe.md).  ``READINGS``
+lists every reading type, so that an exporter can declare all series before the first measurement.
 """
 
 from __future__ import annotations
 
-from probes.backlog import BacklogReading
-from probes.cgroup import CgroupReading
-from probes.connections import ConnectionsReading
-from probes.log_delivery import LogDeliveryReading
-from probes.platform import PlatformReading
-from probes.pool import PoolReading
-from probes.postgres import PostgresReading
-from probes.postgres_server import PostgresServerReading
-from probes.processes import ProcessesReading
-from probes.reading import Reading
-from probes.requests import RequestsReading
-from probes.suspension import SuspensionReading
+from collections.abc import Iterator
 
-READINGS: tuple[type[Reading], ...] = (
-    SuspensionReading,
-    CgroupReading,
-    PlatformReading,
-    RequestsReading,
-    PostgresReading,
-    PostgresServerReading,
-    ConnectionsReading,
-    PoolReading,
-    ProcessesReading,
-    BacklogReading,
-    LogDeliveryReading,
+from probes.reading import Reading
+from probes.registration import Context, Planned, Registration, load
+
+REGISTERED: tuple[Registration, ...] = load(
+    __name__,
+    "cpu.registration",
+    "host.registration",
+    "app.requests",
+    "postgres.registration",
+    "sockets.registration",
+    "app.pool",
+    "app.processes",
+    "app.app_cgroup",
+    "logs.registration",
+    "hooks.probe",
 )
+
+READINGS: tuple[type[Reading], ...] = tuple(dict.fromkeys(kind for each in REGISTERED for kind in each.readings))
+
+
+def planned(context: Context) -> Iterator[Planned]:
+    """Every probe that these settings ask for, in the order of registration."""
+    for each in REGISTERED:
+        yield from each.probes(context)

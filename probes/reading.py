@@ -9,6 +9,9 @@ Three answers exist for every field: a number, a zero, and *not observable here*
 ``None`` with a reason in :attr:`Reading.unseen`; it is never written as ``0`` or ``NaN``, because a
 zero from a counter that cannot count is how real teams lost months.
 
+A reason is a sentence and a :class:`Code`.  The code decides, the sentence only tells: nothing looks
+into a sentence, so any of them may be reworded.
+
 This module is standard library only and imports nothing of the project: every other package may
 import it.
 """
@@ -18,8 +21,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 Kind = Literal["gauge", "increment", "histogram", "flag"]
 
@@ -27,19 +31,83 @@ Kind = Literal["gauge", "increment", "histogram", "flag"]
 UNITS = ("seconds", "bytes", "ratio", "cores", "pages")
 
 _SPEC = "stallscope"
-_NOTHING: Mapping[str, str] = MappingProxyType({})
+_NOTHING: Mapping[str, Unseen] = MappingProxyType({})
+
+
+class Code(StrEnum):
+    """The kind of reason why something is not known: what rules and views decide by."""
+
+    ABSENT = "absent"
+    """There is none here (no limit, no such process): an answer."""
+    IDLE = "idle"
+    """Nothing happened that could have been measured: an answer."""
+    NOT_APPLICABLE = "not_applicable"
+    """A source of this kind has no such number (a pipe knows bytes, not entries): an answer."""
+    NOT_YET = "not_yet"
+    """Another reading, or more time, is needed."""
+    NOT_PERMITTED = "not_permitted"
+    """It is there, and this process or role may not read it."""
+    NOT_CONFIGURED = "not_configured"
+    """Nobody said where to look."""
+    CANNOT_COUNT = "cannot_count"
+    """The source is there, and cannot tell this here: a zero of it would mean nothing."""
+    PARTIAL = "partial"
+    """There is a value, and it lacks what the reason names."""
+    TIMED_OUT = "timed_out"
+    """No answer in time."""
+    UNREACHABLE = "unreachable"
+    """There is nothing to ask: no such file, nobody there, refused, ended."""
+    MALFORMED = "malformed"
+    """There was an answer, and it was not understood."""
+    BUSY = "busy"
+    """Who measures is still occupied with an earlier request, or leaves it to another."""
+    FAILED = "failed"
+    """A defect of the agent itself."""
+    UNSPECIFIED = "unspecified"
+    """The source of the reason did not say."""
+
+
+#: Nothing is out of sight: what is missing does not exist, or did not happen.
+ANSWERS = frozenset({Code.ABSENT, Code.IDLE, Code.NOT_APPLICABLE})
+
+
+class Unseen(str):
+    """Why a field is ``None``: the sentence that a person reads, and the ``code`` that decides.
+
+    A string made of it (a slice, an f-string) is a plain one: give the new one a code as well.
+    """
+
+    __slots__ = ("code",)
+    code: Code
+
+    def __new__(cls, because: str, code: Code) -> Self:
+        """The sentence with its code."""
+        made = super().__new__(cls, because)
+        made.code = code
+        return made
+
+    def reworded(self, because: str) -> Unseen:
+        """Another sentence of the same code."""
+        return Unseen(because, self.code)
+
+
+def code_of(because: str) -> Code:
+    """The code of a reason; ``UNSPECIFIED`` of a plain string."""
+    return because.code if isinstance(because, Unseen) else Code.UNSPECIFIED
 
 
 class NoData(Exception):
     """The source of a probe is absent: not broken, just not there.
 
     The message says why and what would make it visible; it is shown to the operator as it stands.
+    Without a ``code`` it is that of ``because``.
     """
 
-    def __init__(self, because: str, remedy: str = "") -> None:
+    def __init__(self, because: str, remedy: str = "", *, code: Code | None = None) -> None:
         super().__init__(because)
         self.because = because
         self.remedy = remedy
+        self.code = code or code_of(because)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +182,19 @@ class Reading:
     probe: ClassVar[str] = ""
     #: Whether there may be several targets, told apart by the ``target`` label.
     labelled: ClassVar[bool] = False
-    #: Fields whose reason in ``unseen`` says "there is none" or "not in this slot": an answer and not a blind spot.
-    unremarkable: ClassVar[frozenset[str]] = frozenset()
+    #: Fields that are out of sight together with another, which is reported; or that the platform's counters report.
+    told_elsewhere: ClassVar[frozenset[str]] = frozenset()
 
     taken: float
     seconds: float = 0.0
     target: str = ""
-    unseen: Mapping[str, str] = dataclasses.field(default_factory=lambda: _NOTHING)
+    unseen: Mapping[str, Unseen] = dataclasses.field(default_factory=lambda: _NOTHING)
 
     @property
-    def blind_spots(self) -> Mapping[str, str]:
+    def blind_spots(self) -> Mapping[str, Unseen]:
         """What of ``unseen`` an operator could wish to see."""
-        return {name: because for name, because in self.unseen.items() if name not in self.unremarkable}
+        blind = {name: reason for name, reason in self.unseen.items() if reason.code not in ANSWERS}
+        return {name: reason for name, reason in blind.items() if name not in self.told_elsewhere}
 
 
 R = TypeVar("R", bound=Reading)
@@ -141,7 +210,7 @@ class Probe(Protocol[R_co]):
 
     @property
     def name(self) -> str:
-        """The probe's name, as it stands in metric names and in the configuration."""
+        """The probe's name, as it is in metric names and in the configuration."""
         ...
 
     @property
@@ -160,6 +229,16 @@ class Probe(Protocol[R_co]):
 
     async def aclose(self) -> None:
         """Give back every resource; called once, also after a failure."""
+        ...
+
+
+@runtime_checkable
+class Impatient(Protocol):
+    """A probe that at times wants its next slot before its time, such as while what it asks is down."""
+
+    @property
+    def sooner(self) -> float | None:
+        """Seconds after which, where that is before the slot that is due; ``None``: when it is due."""
         ...
 
 

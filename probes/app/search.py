@@ -1,0 +1,256 @@
+"""Which processes are the app's: those that the settings name, or those that hold given sockets.
+
+A socket's owners are found by the links in /proc/PID/fd, which read ``socket:[inode]`` (proc(5)).  Looking at
+them takes rights (:mod:`probes.rights`), and a PID namespace that holds the app.  Processes of other network namespaces, where the sockets would not have been seen, cost one link.
+
+To search all processes of a large host takes 60 ms, so a :class:`Search` goes in rounds of many parts: each
+ends at its bound, and the next one, a slot later, goes on with whoever was not looked at yet.  It begins with those
+that were owners before and the processes made beside them, then the newest, since the machine's own are older than the app.
+A round that leaves an owner unknown is made again less often; until then, and when there are new sockets, the owners
+and the newest processes are looked at: an app that was started anew is found at once.
+Kernel threads are not told apart: to ask costs as much as their empty directory, and they too come once in a round.
+The agent and its measuring child are never found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Collection, Sequence
+from heapq import nlargest
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import Field
+
+from probes.app.procfs import read_name, read_stat
+from probes.kernel_files import read_text
+from probes.reading import Code, Unseen
+from probes.rights import ITS_DESCRIPTORS, REFUSED
+from probes.section import Section
+
+#: Bound of one part: links that are read, 4.5 us each.  To open a directory of links takes as long as three.
+MOST_STEPS = 2048
+OPENING_STEPS = 3
+#: Links of one process, so that one with very many does not hide the others.
+MOST_LINKS_EACH = 512
+#: Steps between two pauses in which the event loop may do something else.
+STEPS_AT_ONCE = 64
+#: Process ids no further apart than this are those of processes made together, such as workers.
+BESIDE = 16
+#: The newest processes are looked at in every round: they may have had no connection yet when they were.
+YOUNG = 32
+#: Rounds over owners and newest processes alone between two whole ones, as long as an owner stays unknown.
+MOST_LIGHT_ROUNDS = 3
+#: TASK_COMM_LEN less its final zero, include/linux/sched.h.
+NAME_BYTES = 15
+
+NAME_IT = "app.process = NAME in the settings"
+_SHARE = "shareProcessNamespace: true in the pod (docker: --pid container:APP), or run in the app's container"
+
+
+class App(Section):
+    """The app whose cgroup and processes are watched beside the agent's own (needs a shared PID namespace)."""
+
+    process: str = Field("", max_length=64, description="Name of the app's process as in /proc/PID/comm.")
+    pid: int | None = Field(None, ge=1, description="The app's process id; wins over the name.")
+
+
+class Found(NamedTuple):
+    """The ids of processes; ``because`` and ``remedy`` say why there are none, or may be more.
+
+    ``goes_on`` says that not every process has been looked at yet.
+    """
+
+    pids: tuple[int, ...]
+    because: Unseen = Unseen("", Code.PARTIAL)
+    remedy: str = ""
+    goes_on: bool = False
+
+
+def chosen(root: Path, process: str, pid: int | None, child: int | None = None) -> Found:
+    """The process ``pid`` (``app.pid``), else those named ``process`` (``app.process``).  Raises OSError without /proc.
+
+    ``child`` is the agent's own, which no name finds.
+    """
+    if pid is not None:
+        if os.path.exists(f"{root}/proc/{pid}"):
+            return Found((pid,))
+        return Found((), Unseen(f"no process {pid} can be seen", Code.UNREACHABLE), f"another app.pid, or {_SHARE}")
+    named = [each for each in sorted(_others(root, child)) if has_name(root, each, process)]
+    if found := tuple(each for each in named if _lives(root, each)):
+        return Found(found)
+    because = Unseen(f"no process named {process!r} can be seen", Code.UNREACHABLE)
+    return Found((), because, f"another app.process, or {_SHARE}")
+
+
+def has_name(root: Path, pid: int, name: str) -> bool:
+    """Whether this process is there and has this name, of which the kernel keeps the first 15 bytes."""
+    try:
+        return read_name(f"{root}/proc/{pid}") == name.encode()[:NAME_BYTES]
+    except OSError:
+        return False
+
+
+def _lives(root: Path, pid: int) -> bool:
+    try:
+        return not read_stat(f"{root}/proc/{pid}").ended
+    except OSError:
+        return False
+    except ValueError:
+        return True  # its sample will say what is wrong
+
+
+class Search:
+    """The search for the processes that hold given sockets; ``child`` gives the agent's own, which is none of them."""
+
+    def __init__(self, root: Path, child: Callable[[], int | None] = lambda: None) -> None:
+        self._root, self._child = root, child
+        #: The sockets that were asked for the last time.
+        self.sought: frozenset[int] = frozenset()
+        self._goes_on = False
+        self._light = self._next_light = 0
+        #: Processes that this round is done with; those whose descriptors may not be read, or are too many.
+        self._done: set[int] = set()
+        self._refused: set[int] = set()
+        self._large: set[int] = set()
+        self._links = 0
+        #: The owners that the rounds before found, and those that this one has found, with what they hold.
+        self._before: list[int] = []
+        self._found: list[int] = []
+        self._held: set[str] = set()
+
+    async def search_on(self, inodes: Collection[int], *, whole: bool = True) -> Found:
+        """One part of a round; the owners of the round before count until it ends.  Raises OSError without /proc.
+
+        A round that is not ``whole`` leaves out old processes that were no owner at the one before.
+        """
+        others = _others(self._root, self._child())
+        self.sought = frozenset(inodes)
+        last = _last_id(self._root)
+        if not self._goes_on:
+            self._begin(whole, last)
+        for pids in (self._done, self._refused, self._large):
+            pids.intersection_update(others)  # an id may be given to a new process
+        wanted = {f"socket:[{inode}]" for inode in inodes} - self._held
+        owners = others.intersection((*self._before, *self._found))
+        beside = {pid + by for pid in owners for by in range(-BESIDE, BESIDE + 1)}
+        due = sorted(others - self._done, key=lambda pid: (pid not in owners, pid not in beside, pid > last, -pid))
+        searched = await self._search_in(due, wanted)
+        self._goes_on = bool(wanted) and searched < len(due)
+        known = [pid for pid in self._before if pid in owners] if self._goes_on else ()
+        found = tuple(dict.fromkeys((*known, *self._found)))
+        if not wanted:
+            self._light = self._next_light = 0
+            return Found(found)
+        bounds = f"{self._links} descriptors of {len(self._done)} processes" if self._goes_on or self._large else ""
+        because, remedy = _why(bounds, len(self._refused), 0 if found else len(others))
+        if because:
+            said = f"{'not every' if found else 'no'} owner of the app's connections was found: {because}"
+            because = because.reworded(said)
+        return Found(found, because, remedy, self._goes_on)
+
+    def _begin(self, whole: bool, last: int) -> None:
+        """A new round: over all processes, or over the owners and what is new."""
+        self._before = list(dict.fromkeys(self._found)) or self._before  # between two connections they hold none
+        self._found, self._held = [], set()
+        if self._light or not whole:
+            self._light -= whole
+            youngest = nlargest(YOUNG, self._done, key=lambda pid: (pid <= last, pid))
+            self._done.difference_update(self._before, youngest)
+            return
+        self._light, self._next_light = self._next_light, min(MOST_LIGHT_ROUNDS, 2 * self._next_light + 1)
+        self._links = 0
+        for pids in (self._done, self._refused, self._large):
+            pids.clear()
+
+    async def _search_in(self, pids: Sequence[int], wanted: set[str]) -> int:
+        """Search these as far as the bound goes, and take from ``wanted`` what they hold.  Returns how many."""
+        left, pause = MOST_STEPS, MOST_STEPS - STEPS_AT_ONCE
+        here = _network(self._root, "self")
+        for number, pid in enumerate(pids):
+            if left <= 0 or not wanted:
+                return number
+            if left <= pause:
+                pause = left - STEPS_AT_ONCE
+                await asyncio.sleep(0)
+            most = min(left, MOST_LINKS_EACH)
+            left -= 1
+            try:
+                links = 0
+                if not here or _network(self._root, pid) == here:
+                    left -= OPENING_STEPS
+                    seen, links = await _held(f"{self._root}/proc/{pid}/fd", wanted, most)
+                    if seen:
+                        self._found.append(pid)
+                    self._held |= seen
+                    wanted -= seen
+            except PermissionError:
+                self._refused.add(pid)
+            except OSError:
+                pass  # it has ended
+            left -= links
+            self._links += links
+            if links == most:
+                if most < MOST_LINKS_EACH and wanted:
+                    return number  # the next part begins with it
+                self._large.add(pid)
+            self._done.add(pid)
+        return len(pids)
+
+
+def _why(bounds: str, refused: int, visible: int) -> tuple[Unseen, str]:
+    """Why owners are missing, and the remedy: blanks when the sockets that are left were closed meanwhile."""
+    if bounds:
+        return Unseen(f"no more than {bounds} were looked at", Code.PARTIAL), NAME_IT
+    if refused:
+        remedy = f"{ITS_DESCRIPTORS}; or {NAME_IT}"
+        because = f"the descriptors of {refused} processes may not be looked at: {REFUSED}"
+        return Unseen(because, Code.NOT_PERMITTED), remedy
+    if not visible:
+        return Unseen("", Code.ABSENT), ""
+    return Unseen(f"none of the {visible} other processes that are visible here holds one", Code.UNREACHABLE), _SHARE
+
+
+async def _held(directory: str, wanted: Collection[str], most: int) -> tuple[set[str], int]:
+    """Which of the wanted links are in this directory, and how many links were looked at."""
+    found, links = set(), 0
+    with os.scandir(directory) as entries:
+        for links, entry in enumerate(islice(entries, most), 1):
+            try:
+                target = os.readlink(entry.path)
+            except FileNotFoundError:
+                continue  # closed meanwhile
+            if target in wanted:
+                found.add(target)
+            if links % STEPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+    return found, links
+
+
+def _network(root: Path, pid: int | str) -> str:
+    """Which network namespace it is in, "" without such a link.  Raises OSError where that may not be looked at."""
+    try:
+        return os.readlink(f"{root}/proc/{pid}/ns/net")
+    except FileNotFoundError:
+        return ""
+
+
+def _last_id(root: Path) -> int:
+    """The process id that was given last: those above it are older, from before the numbers began anew (proc(5))."""
+    try:
+        return int(read_text(root / "proc/loadavg").split()[-1])
+    except (OSError, ValueError, IndexError):
+        return sys.maxsize
+
+
+def _others(root: Path, child: int | None) -> set[int]:
+    """Every process but the agent and its child."""
+    try:
+        own = int(os.readlink(root / "proc/self"))  # its id in this /proc, which may be another namespace's
+    except (OSError, ValueError):
+        own = None
+    pids = {int(entry) for entry in os.listdir(root / "proc") if entry.isascii() and entry.isdigit()}
+    return {pid for pid in pids if pid not in (own, child)}

@@ -1,0 +1,1 @@
+"""What the hooks inside the app's processes tell."""

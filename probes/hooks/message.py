@@ -1,0 +1,165 @@
+"""What a hook inside the app tells: one JSON object, believed only where it is exactly of the agreed form.
+
+Anybody who reaches the socket may write to it, so every type, length and number is checked and a message with one fault
+is refused whole.  Keys that are not known are passed over: a newer hook may tell more.  The form stands in
+docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from probes.labels import printable
+from probes.logs.reading import TOTALS
+from probes.metrics_page.samples import MOST_VALUE
+
+#: Largest message, in bytes.
+MOST_BYTES = 8192
+MOST_QUEUES = 16
+MOST_POOLS = 16
+MOST_LOGGERS = 16
+HOOKS = frozenset(("node", "python"))
+#: A hook with anything to tell speaks this often.
+EVERY_SECONDS = 2.0
+_MOST_PID = 2**31
+_MOST_NAME, _MOST_QUEUE_NAME = 40, 60
+
+KINDS = frozenset((
+    "google-cloud-logging", "queue-handler", "otel-batch", "logging-winston", "pino", "stdout", "winston", "bunyan",
+))  # fmt: skip
+#: The numbers of a queue: key in the message to the reading's field.
+_NUMBERS = {
+    "entries": "entries", "bytes": "waiting_bytes", "most_entries": "most_entries", "most_bytes": "most_bytes",
+    "oldest_seconds": "oldest_seconds", "arrived": "arrived", "drained": "drained", "dropped": "dropped",
+    "errors": "errors", "refused": "refused",
+}  # fmt: skip
+POOL_GAUGES = ("size", "checked_out", "waiting")
+POOL_TOTALS = ("wait_seconds", "acquires")
+
+
+class QueueReport(NamedTuple):
+    """One queue: numbers of this moment, and totals since the process began, by the reading's fields."""
+
+    kind: str
+    gauges: Mapping[str, float]
+    totals: Mapping[str, float]
+
+
+class LoggersReport(NamedTuple):
+    """Of which loggers the hook says what: :class:`probes.logs.reading.Loggers`."""
+
+    hook: str
+    known: tuple[str, ...]
+    unread: tuple[str, ...]
+    elsewhere: tuple[str, ...]
+
+
+class Message(NamedTuple):
+    """What one process raw; ``lost`` is None unless this is its last word."""
+
+    pid: int
+    name: str
+    queues: Mapping[str, QueueReport]
+    in_flight: int | None
+    pools: Mapping[str, Mapping[str, float]]
+    lost: float | None
+    pid_namespace: str = ""
+    """As /proc/self/ns/pid names it; "" where the hook does not say."""
+    start: str = ""
+    """A random token of this start of the process; "" of an older hook."""
+    loggers: LoggersReport | None = None
+    """None of an older hook."""
+
+    @property
+    def stuck(self) -> float:
+        """Entries that an end soon after would lose; a younger queue may have been delivered in the time between."""
+        queues = (queue.gauges for queue in self.queues.values())
+        return sum(q.get("entries", 0.0) for q in queues if q.get("oldest_seconds", EVERY_SECONDS) >= EVERY_SECONDS)
+
+
+def parse(data: bytes) -> Message:
+    """Raises ValueError for anything that is not a message, with what is wrong."""
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"larger than {MOST_BYTES} bytes")
+    try:
+        raw = json.loads(data.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    if not isinstance(raw, dict) or raw.get("v") != 1 or isinstance(raw["v"], bool):
+        raise ValueError("no message of version 1")
+    in_flight, farewell = raw.get("in_flight"), raw.get("exit")
+    queues: dict[str, QueueReport] = {}
+    for item in _list(raw.get("queues", [])):
+        name = _name(item.get("queue"), _MOST_QUEUE_NAME)
+        if name in queues:
+            raise ValueError("two queues of one name")
+        queues[name] = _queue(item)
+    return Message(
+        pid=int(_number(raw.get("pid"), _MOST_PID, least=1, whole=True)),
+        name=_name(raw.get("name"), _MOST_NAME),
+        queues=queues,
+        in_flight=None if in_flight is None else int(_number(in_flight, MOST_VALUE, whole=True)),
+        pools=_pools(raw.get("pool", {})),
+        lost=None if farewell is None else _number(_dict(farewell).get("pending", 0), MOST_VALUE),
+        pid_namespace=_name(raw.get("pid_ns", "?"), _MOST_NAME).strip("?"),
+        start=_name(raw.get("start", "?"), _MOST_NAME).strip("?"),
+        loggers=_loggers(_dict(raw["log"])) if "log" in raw else None,
+    )
+
+
+def _queue(item: Mapping[str, Any]) -> QueueReport:
+    kind = item.get("kind", "other")
+    numbers = {field: _number(item[key], MOST_VALUE) for key, field in _NUMBERS.items() if key in item}
+    gauges = {field: value for field, value in numbers.items() if field not in TOTALS}
+    totals = {field: value for field, value in numbers.items() if field in TOTALS}
+    return QueueReport(kind if isinstance(kind, str) and kind in KINDS else "other", gauges, totals)
+
+
+def _loggers(raw: Mapping[str, Any]) -> LoggersReport:
+    hook = raw.get("hook")
+    known, unread, elsewhere = (_names(raw.get(key, [])) for key in ("known", "unread", "elsewhere"))
+    return LoggersReport(hook if isinstance(hook, str) and hook in HOOKS else "other", known, unread, elsewhere)
+
+
+def _names(raw: Any) -> tuple[str, ...]:
+    if not isinstance(raw, list) or len(raw) > MOST_LOGGERS:
+        raise ValueError(f"loggers must be a list of at most {MOST_LOGGERS}")
+    return tuple(_name(each, _MOST_QUEUE_NAME) for each in raw)
+
+
+def _pools(raw: Any) -> dict[str, dict[str, float]]:
+    pools = _dict(raw)
+    if len(pools) > MOST_POOLS:
+        raise ValueError(f"more than {MOST_POOLS} pools")
+    names = (*POOL_GAUGES, *POOL_TOTALS)
+    return {
+        _name(pool, _MOST_QUEUE_NAME): {n: _number(item[n], MOST_VALUE) for n in names if n in _dict(item)}
+        for pool, item in pools.items()
+    }
+
+
+def _list(raw: Any) -> list[Mapping[str, Any]]:
+    if not isinstance(raw, list) or len(raw) > MOST_QUEUES:
+        raise ValueError(f"queues must be a list of at most {MOST_QUEUES}")
+    return [_dict(item) for item in raw]
+
+
+def _dict(raw: Any) -> Mapping[str, Any]:
+    if not isinstance(raw, dict):
+        raise ValueError("an object was expected")
+    return raw
+
+
+def _name(raw: Any, most: int) -> str:
+    if not isinstance(raw, str) or not 0 < len(raw) <= most:
+        raise ValueError(f"a name must be a text of 1 to {most} characters")
+    return printable(raw)
+
+
+def _number(raw: Any, most: float, *, least: float = 0, whole: bool = False) -> float:
+    """A number as JSON has it: no text, no boolean, not negative or NaN, and not larger than anything real."""
+    if isinstance(raw, bool) or not isinstance(raw, int if whole else (int, float)) or not least <= raw <= most:
+        raise ValueError(f"a number of {least:g} to {most:g} was expected")
+    return float(raw)

@@ -1,0 +1,1 @@
+"""Where the agent runs: the platform, its cgroups, and which of the kernel's counters can count there."""

@@ -1,0 +1,126 @@
+"""Opening a connection in phases, at the first address of a DSN whose server lets us in.
+
+An address that refuses, does not answer or holds another kind of server makes room for the next; a server that does not
+accept this user ends the search, as in libpq.  The time is shared out: an address that swallows everything takes its
+part of it and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from probes.postgres.addresses import Address, LookUp, addresses, look_up
+from probes.postgres.dsn import parse
+from probes.postgres.failures import NEAREST, LinkFailed, failure
+from probes.postgres.link import Link, ready
+
+#: A phase of opening a connection, by libpq's status while it lasts.
+PHASES: Final = ("dns", "tcp", "tls", "authentication", "ready")
+SECONDS: Final = 5.0
+_SILENT = LinkFailed(
+    "timeout", "the server did not answer in time", "is the host up, and the port open in every firewall between?"
+)
+
+
+async def connect(
+    dsn: str, *, application: str, options: str, seconds: float = SECONDS, find: LookUp = look_up
+) -> Link:
+    """Open a connection within about ``seconds``, noting what each phase took.  Raises LinkFailed.
+
+    A pooler that refuses ``options`` is asked again without: its sessions are shared, and no setting of ours may stay in
+    them.
+    """
+    phases = dict.fromkeys(PHASES, 0.0)
+    end = time.monotonic() + seconds
+    faults: list[LinkFailed] = []
+    remotes: list[tuple[str, int]] = []
+    tried = 0
+    began = time.monotonic()
+    async for address in addresses(parse(dsn), find):
+        phases["dns"] += time.monotonic() - began
+        if isinstance(address, LinkFailed):
+            faults.append(address)
+        else:
+            tried += 1
+            remotes += (remote for remote in address.remotes if remote not in remotes)
+            try:
+                async with asyncio.timeout((end - time.monotonic()) / (address.left + 1)):
+                    link = await _open_anyhow(address, application, options, phases)
+                link.phases, link.remotes = phases, address.remotes
+                return link
+            except TimeoutError:
+                faults.append(_SILENT)
+            except LinkFailed as fault:
+                faults.append(fault)
+                if fault.reason not in NEAREST:
+                    break
+        began = time.monotonic()
+    raise _worst(faults, remotes, tried)
+
+
+def _worst(faults: list[LinkFailed], remotes: list[tuple[str, int]], tried: int) -> LinkFailed:
+    """The failure that tells most."""
+    last = faults[-1]
+    told = last if last.reason not in NEAREST else min(faults, key=lambda fault: NEAREST.index(fault.reason))
+    several = f" ({tried} addresses were tried)" if tried > 1 else ""
+    found = LinkFailed(told.reason, told.because + several, told.remedy)
+    found.remotes = remotes
+    return found
+
+
+async def _open_anyhow(address: Address, application: str, options: str, phases: dict[str, float]) -> Link:
+    try:
+        return await _open(address, application, options, phases)
+    except LinkFailed as fault:
+        if not options or fault.reason != "options":
+            raise
+    return await _open(address, application, "", phases)
+
+
+async def _open(address: Address, application: str, options: str, phases: dict[str, float]) -> Link:
+    from psycopg import Error, conninfo, pq  # noqa: PLC0415 - 9 MB that only a watched database is worth
+
+    given: dict[str, str] = {**address.options, "application_name": application, "client_encoding": "UTF8"}
+    if options:
+        given["options"] = f"{given.get('options', '')} {options}".strip()
+    now = time.monotonic()
+    try:
+        connection = pq.PGconn.connect_start(conninfo.make_conninfo(**given).encode())
+    except (Error, UnicodeError) as error:
+        raise failure(str(error)) from None
+    try:
+        connection.nonblocking = 1
+        phase = "tcp"
+        while connection.status != pq.ConnStatus.BAD:
+            poll = connection.connect_poll()
+            before, now = now, time.monotonic()
+            phases[phase] += now - before
+            if poll == pq.PollingStatus.OK:
+                return Link(connection)
+            if poll == pq.PollingStatus.FAILED:
+                break
+            phase = _phase(connection.status, phase)
+            await ready(connection.socket, writing=poll == pq.PollingStatus.WRITING)
+        text = connection.error_message.decode("utf-8", "replace")
+        if options and "unsupported startup parameter" in text:
+            raise LinkFailed("options", "the pooler does not take options", "")
+        raise failure(text)
+    except Error as error:
+        connection.finish()
+        raise failure(str(error)) from None
+    except BaseException:
+        connection.finish()
+        raise
+
+
+def _phase(status: int, before: str) -> str:
+    """The phase that libpq's status stands for (libpq-fe.h, ConnStatusType)."""
+    from psycopg import pq  # noqa: PLC0415
+
+    known = pq.ConnStatus
+    return {
+        known.STARTED: "tcp", known.MADE: "authentication", known.SSL_STARTUP: "tls",
+        known.AWAITING_RESPONSE: "authentication", known.AUTH_OK: "ready", known.SETENV: "ready",
+    }.get(known(status), before)  # fmt: skip

@@ -1,0 +1,299 @@
+"""The app's connections to its databases, as the kernel sees them: who waits for whom.
+
+Seen from the shared network namespace, without a credential and without touching a connection.  Each read
+takes some dumps a moment apart (:mod:`probes.sockets.netlink`) and puts every socket into one of three groups:
+
+* *unread*: the reply lies in the client's own kernel and nobody takes it.  Measured under a quota: 69-98 %
+  of the samples with pgx, 0 when the server, a lock or the network was slow.  It proves a client that does not
+  read, not why: CPU-bound clients showed 48-62 %, a sleepy streaming reader 68 %, libpq 2 %, as it drains
+  the socket in one burst;
+* *waiting*: a request is out and nothing has come since: the server or the network takes its time;
+* *idle*: neither.
+
+``data_segs_out`` tells round trips apart from waits: round trips per second x ``min_rtt_seconds`` is about the
+share of time in flight when requests are tiny (N+1 queries; measured: 0.82 against a true 0.89).  A request
+larger than a segment, a pipeline and a retransmission count several times.  A TCP proxy hides the network
+from ``min_rtt_seconds``, which stays true under a quota; the smoothed ``rtt`` does not.
+
+A sample at a random moment of a wait finds it half over on average: ``waiting_seconds`` is half of the length
+of the waits, the long ones counting more.
+
+A connection that came and went between two reads leaves a socket in TIME_WAIT for a minute on the side
+that closed first, which is the client's with every common driver; ``closed_per_second`` counts these.  The
+agent's own are among them, about one a minute for each database that it watches.  Where the server closed first (asyncpg
+lets it) nothing is left: a connection that stood at one sample and at neither the one before nor the one after it lived
+for less than the time between those, so there are at least ``fleeting_per_second`` of them.
+
+A wait of over 10 s, or a result that is read for as long, may be meant so (BLPOP, replication, a reader with a pace of its own):
+these are told apart as far as the wire knows (:mod:`probes.sockets.exchange`), within the shares of the waiting and the unread.  Unseen is what a connection
+did after the last read before its end, TLS or text of any kind, and connections over Unix sockets.
+
+Where netlink is refused, :mod:`probes.sockets.proc_net` gives connections and queues, at a higher price; in gVisor nothing.
+
+Cost, measured on the loopback interface: with 10 connections a dump is a thirtieth of reading /proc/net/tcp and tcp6,
+most of it one walk through the kernel's hash table; a thousand connections to other ports beside them add two fifths
+to the dump and two thirds to the tables.  With 1000 watched connections the dump is a third of the tables and costs 25
+times as much as with 10; the sums then add another half to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import random
+import stat
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+from probes.kernel_files import why
+from probes.labels import OTHER
+from probes.reading import Code, NoData, Reading, Unseen, gauge, increment
+from probes.sockets import netlink, proc_net
+from probes.sockets.classify import Key, Sample, Seen, Sums, fleeting, key_of, settle
+from probes.sockets.tcp_info import Dump, Remote, Socket, format_address, pack_address
+
+DEFAULT_PORTS = (5432,)
+#: Endpoints with a label of their own; the rest is ``OTHER``.
+MOST_ENDPOINTS = 32
+#: After a refusal netlink is not asked for so long: each question may make the kernel look for a module.
+REFUSED_SECONDS = 60.0
+#: Between two samples of one read: more than a scheduler's period of 100 ms apart on average, and never in step with it.
+BETWEEN_SECONDS = (0.03, 0.17)
+
+T = TypeVar("T")
+
+_REMEDY = "let the agent see the network namespace of the application, with its /proc and NETLINK_SOCK_DIAG allowed"
+_CHANGED = "other addresses are watched than at the previous reading"
+_GVISOR = Unseen(
+    "gVisor has no NETLINK_SOCK_DIAG, and the queues in its /proc/net/tcp always read 0", Code.CANNOT_COUNT
+)
+_GVISOR_REMEDY = (
+    "measure in the application: the acquire and query times of its pool; or run on a Linux kernel (GKE: a node pool "
+    "without the sandbox)"
+)
+
+#: How a dump is taken; :func:`probes.sockets.netlink.dump` and :func:`probes.sockets.proc_net.dump` are such.
+Asked = Callable[[Collection[Remote]], Dump]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionsReading(Reading):
+    """One slot's samples of the watched connections, per remote endpoint: its configured name, or ``ip:port``.
+
+    A field with a reason in ``unseen`` beside a value lacks what the reason names.
+    """
+
+    probe: ClassVar[str] = "connections"
+
+    connections: Mapping[str, float] | None = gauge("Connections established or being established", by="remote")
+    unread_ratio: Mapping[str, float] | None = gauge(
+        "Share of the connections whose reply has lain unread in the client's kernel for over 20 ms", by="remote"
+    )
+    waiting_ratio: Mapping[str, float] | None = gauge(
+        "Share of the connections that sent a request, or a part of one, and have received nothing since", by="remote"
+    )
+    idle_ratio: Mapping[str, float] | None = gauge("Share of the connections that are neither", by="remote")
+    waiting_seconds: Mapping[str, float] | None = gauge(
+        "How long the waiting ones have waited at a random moment, on average: half of a wait's length; without the long ones",
+        by="remote",
+    )
+    waiting_long_ratio: Mapping[str, float] | None = gauge(
+        "Share of the connections that wait for over 10 s and did not ask often before: it may be meant so", by="remote"
+    )
+    unread_long_ratio: Mapping[str, float] | None = gauge(
+        "Share of the connections with an unread reply that read for over 10 s, or ask less than once a second: it may be their pace",
+        by="remote",
+    )
+    waiters: Mapping[str, float] | None = gauge("Connections in waits, not long, within the last minute", by="remote")
+    busy_waiters: Mapping[str, float] | None = gauge(
+        "Of them those that asked at least once a second within the last two minutes", by="remote"
+    )
+    unread_bytes: Mapping[str, float] | None = gauge(
+        "Received by the client's kernel and not yet read by the client", by="remote"
+    )
+    min_rtt_seconds: Mapping[str, float] | None = gauge(
+        "Shortest round trip of any connection, measured by the kernel; stays true while the client is suspended",
+        by="remote",
+    )
+    round_trips_per_second: Mapping[str, float] | None = gauge(
+        "Segments with data that the client sent per second: about one per small request", by="remote"
+    )
+    busiest_round_trips_per_second: Mapping[str, float] | None = gauge(
+        "The same of the one connection that has the most", by="remote"
+    )
+    replies_per_second: Mapping[str, float] | None = gauge(
+        "Segments with data that came back per second: none while the other side is silent", by="remote"
+    )
+    request_bytes: Mapping[str, float] | None = gauge("Mean bytes sent per segment with data", by="remote")
+    new_connections_per_second: Mapping[str, float] | None = gauge(
+        "Connections that the previous reading did not have, per second; shorter ones go unseen", by="remote"
+    )
+    closed_per_second: Mapping[str, float] | None = gauge(
+        "Connections that the client closed in the last minute, per second (sockets in TIME_WAIT)", by="remote"
+    )
+    fleeting_per_second: Mapping[str, float] | None = gauge(
+        "Connections that came and went between three samples, per second: a lower bound", by="remote"
+    )
+    retransmits: Mapping[str, float] | None = increment("Segments that the client sent again", by="remote")
+
+
+class ConnectionsProbe:
+    """Watches the connections of one network namespace.
+
+    ``ports``: every connection to such a port is watched.  ``targets``: name of an endpoint to the addresses
+    (IP, port) that the caller resolved; :meth:`watch` replaces them.  ``own_inodes`` gives the sockets to leave
+    out, by inode.  ``gvisor`` says whether this is one, as the platform probe found it.  Each read takes ``samples``
+    dumps, a random moment apart: a steady rhythm can fall in step with what it measures.  It takes one when that shows
+    no connection and ``opened`` (see :func:`probes.sockets.proc_net.opened`) says that none was begun since the read before.
+    """
+
+    name = "connections"
+    target = ""
+    reading_type = ConnectionsReading
+
+    def __init__(
+        self,
+        ports: Collection[int] = DEFAULT_PORTS,
+        targets: Mapping[str, Collection[Remote]] | None = None,
+        *,
+        own_inodes: Callable[[], Collection[int]] | None = None,
+        gvisor: Callable[[], bool] = lambda: False,
+        netlink: Asked = netlink.dump,
+        closed: Asked = netlink.dump_closed,
+        table: Asked = proc_net.dump,
+        opened: Callable[[], int | None] = proc_net.opened,
+        samples: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._ports = frozenset(ports)
+        self._own_inodes = own_inodes or sockets_of_this_process
+        self._gvisor = gvisor
+        self._netlink, self._closed, self._table, self._clock = netlink, closed, table, clock
+        self._samples, self._sleep, self._opened = samples, sleep, opened
+        self._opens: int | None = None
+        self._refused, self._refused_until = Unseen("", Code.NOT_PERMITTED), -math.inf
+        self._last: Sample | None = None
+        self._seen: dict[Key, Seen] = {}
+        self._wanted: list[Remote] = []
+        self.watch(targets or {})
+
+    def watch(self, targets: Mapping[str, Collection[Remote]]) -> None:
+        """Replace the named targets, as after a new look-up of their names.
+
+        Raises ValueError for an address that is none, for more than ``MOST_ENDPOINTS`` names, or for more addresses
+        than the kernel's filter takes.
+        """
+        if len(targets) > MOST_ENDPOINTS:
+            raise ValueError(f"{len(targets)} endpoints are named, more than {MOST_ENDPOINTS}")
+        names = {}
+        for name, remotes in targets.items():
+            for host, port in remotes:
+                names[format_address(*pack_address(host)), port] = name
+        others = {remote for remote in names if remote[1] not in self._ports}
+        wanted = sorted({("", port) for port in self._ports} | others)
+        netlink.bytecode(wanted)
+        if self._last and wanted != self._wanted:
+            self._last = self._last._replace(missing=_CHANGED)
+        self._targets, self._names, self._wanted = frozenset(targets), names, wanted
+
+    async def read(self) -> ConnectionsReading:
+        """Take the samples of one slot.  Raises NoData in gVisor and where neither netlink nor the tables can be read."""
+        if self._gvisor():
+            raise NoData(_GVISOR, _GVISOR_REMEDY)
+        seen: list[Seen] = []
+        samples: list[tuple[float, dict[Key, Socket]]] = []
+        opened, before_that = self._opened(), self._opens
+        quiet, self._opens = opened is not None and opened == before_that, opened
+        for turn in range(self._samples):
+            if turn:
+                await self._sleep(random.uniform(*BETWEEN_SECONDS))  # noqa: S311 - no secret
+            own = self._own_inodes()  # first: a socket that another thread closes meanwhile stays ours
+            dump, refused = self._ask()
+            sockets, at = [s for s in dump.sockets if s.inode not in own], self._clock()
+            self._seen = {key: settle(s, self._seen.get(key), at) for s in sockets if (key := key_of(s))}
+            seen += self._seen.values()
+            samples.append((at, {key_of(s): s for s in sockets}))
+            if quiet and not sockets:
+                break
+        before, sample = self._last, Sample(samples[-1][0], dump.missing, samples[-1][1])
+        self._last = sample
+        sums = Sums(self._by_endpoint(sockets, _itself), refused, self._by_endpoint(seen, lambda each: each.socket))
+        sums.fill_states(self._targets)
+        sums.fill_closed(*self._count_closed(refused))
+        if sample.missing:
+            sums.unseen["connections"] = Unseen(sample.missing, Code.PARTIAL)
+        sums.fill_growth(before, sample)
+        came_and_went, span = fleeting(samples) if len(samples) == self._samples else ([], 1.0)
+        sums.fill_fleeting({end: len(found) for end, found in self._by_endpoint(came_and_went, _itself).items()}, span)
+        seconds = max(0.0, sample.taken - before.taken) if before else 0.0
+        return ConnectionsReading(taken=sample.taken, seconds=seconds, unseen=sums.unseen, **sums.fields)
+
+    def inodes(self) -> frozenset[int]:
+        """The sockets that the latest sample saw: who holds them is the app."""
+        return frozenset(s.inode for s in self._last.sockets.values()) if self._last else frozenset()
+
+    async def aclose(self) -> None:
+        """Nothing is held open."""
+
+    def _ask(self) -> tuple[Dump, Unseen | None]:
+        """A dump, and why it is only the tables'."""
+        now = self._clock()
+        if now >= self._refused_until:
+            try:
+                return self._netlink(self._wanted), None
+            except OSError as error:
+                self._refused, self._refused_until = _refusal(error), now + REFUSED_SECONDS
+        lacks = f"{self._refused}; /proc/net/tcp, read instead at a higher cost, lacks it"
+        try:
+            return self._table(self._wanted), self._refused.reworded(lacks)
+        except OSError as error:
+            raise NoData(f"{self._refused}; {why(error)}", _REMEDY, code=self._refused.code) from error
+
+    def _count_closed(self, refused: Unseen | None) -> tuple[dict[str, int], Unseen | None]:
+        """Sockets in TIME_WAIT by endpoint, or why they could not be counted."""
+        if refused is not None:
+            return {}, refused
+        try:
+            dump = self._closed(self._wanted)
+        except OSError as error:
+            return {}, _refusal(error)
+        return {end: len(found) for end, found in self._by_endpoint(dump.sockets, _itself).items()}, None
+
+    def _by_endpoint(self, things: Iterable[T], socket_of: Callable[[T], Socket]) -> dict[str, list[T]]:
+        """The named and then the busiest endpoints by their labels, all others together."""
+        found: dict[str, list[T]] = {}
+        for thing in things:
+            s = socket_of(thing)
+            host = f"[{s.destination}]" if ":" in s.destination else s.destination
+            label = self._names.get((s.destination, s.destination_port)) or f"{host}:{s.destination_port}"
+            found.setdefault(label, []).append(thing)
+        ranked = sorted(found, key=lambda label: (label not in self._targets, -len(found[label]), label))
+        kept = {label: found[label] for label in ranked[:MOST_ENDPOINTS]}
+        for label in ranked[MOST_ENDPOINTS:]:
+            kept.setdefault(OTHER, []).extend(found[label])
+        return kept
+
+
+def _refusal(error: OSError) -> Unseen:
+    reason = why(error)
+    return reason.reworded(f"NETLINK_SOCK_DIAG: {reason}")
+
+
+def _itself(found: Socket) -> Socket:
+    return found
+
+
+def sockets_of_this_process() -> set[int]:
+    """The inodes of all sockets that this process holds; those of its children are not among them."""
+    inodes = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own descriptor is closed by now
+            held = os.fstat(int(fd))
+            if stat.S_ISSOCK(held.st_mode):
+                inodes.add(held.st_ino)
+    return inodes
