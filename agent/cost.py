@@ -44,7 +44,7 @@ class Cost:
                 self._child_seconds = times.user + times.system
                 memory += self._child.memory_info().rss
         except psutil.Error:
-            pass  # it ended between two looks: the suspension probe says so
+            pass  # it ended between two samples: the suspension probe says so
         seconds = time.process_time() + self._gone_seconds + self._child_seconds
         self._remember(seconds)
         return seconds, memory

@@ -14,25 +14,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from agent import blind_spots, breakdown
 from agent.history import History
 from agent.report import AgentSelf, Check, Finding, Report, RuledOut, Status, UnknownRule
 from agent.rules import RULES
+from agent.rules.causal_graph import GRAPH, CausalGraph
 from agent.rules.rule import Absent, Judgement, Present, Rule, Unknown
-from agent.whereabouts import whereabouts
-from probes.platform import PlatformReading
-from probes.reading import Reading
+from agent.verdict import conclude, explain, in_order
+from agent.views import blind_spots
+from agent.views.breakdown import build_breakdown
+from agent.views.cpu import CpuBreakdown, cpu_breakdown
+from probes.host.platform import PlatformReading
+from probes.reading import Code, Reading
 
 _log = logging.getLogger("stallscope.diagnosis")
 
 Verdict = Literal["present", "absent", "unknown"]
 LEAST_COVERAGE = 0.5
 BREAKDOWN_SECONDS = 60.0
-#: From this availability on, more CPU would change nothing that a person could notice.
-GOOD = 0.95
-#: One clean burst may be luck.
-LEAST_SPINS = 2
-_SEVERITIES = ("info", "warning", "critical")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +60,11 @@ class Engine:
         history: History,
         *,
         rules: Sequence[Rule] = RULES,
+        graph: CausalGraph = GRAPH,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._history, self._clock, self._wall = history, clock, wall
+        self._history, self._graph, self._clock, self._wall = history, graph, clock, wall
         self._states: dict[str, _State] = {}
         self.watch(rules)
 
@@ -111,16 +110,18 @@ class Engine:
             return rule.judge(self._history)
         except Exception as error:  # a defect in one rule must not silence the others
             _log.debug("rule %s failed", rule.id, exc_info=True)
-            return Unknown(f"the rule itself failed: {type(error).__name__}", "report this as a bug")
+            return Unknown(f"the rule itself failed: {type(error).__name__}", "report this as a bug", Code.FAILED)
 
     def _lack(self, need: type[Reading], seconds: float) -> Unknown | None:
         """Why there is too little of a reading; a rule about several targets says itself what it lacks of each."""
         coverage = max((self._history.coverage(need, seconds, t) for t in self._targets(need)), default=0.0)
         if coverage >= LEAST_COVERAGE:
             return None
-        because, remedy = self._history.why_missing(need, seconds)
+        missing = self._history.why_missing(need, seconds)
+        if missing.because:
+            return Unknown(*missing)
         share = f"only {coverage:.0%} of the due {need.probe} slots carried data" if coverage else ""
-        return Unknown(because or share or f"no {need.probe} reading yet", remedy)
+        return Unknown(share or f"no {need.probe} reading yet", code=Code.NOT_YET)
 
     def _targets(self, need: type[Reading]) -> list[str]:
         """The targets of a labelled reading; of any other the own one alone."""
@@ -134,7 +135,8 @@ class Engine:
             state.clearing = None
             state.pending = now if state.pending is None else state.pending
             if state.verdict != "present" and now - state.pending < rule.for_seconds:
-                return Unknown(f"seen for {now - state.pending:.0f} s, reported after {rule.for_seconds:g} s")
+                seen = f"seen for {now - state.pending:.0f} s, reported after {rule.for_seconds:g} s"
+                return Unknown(seen, code=Code.NOT_YET)
             if state.verdict != "present":
                 state.since = judgement.started if judgement.started is not None else state.pending
             state.verdict, state.last = "present", judgement
@@ -150,23 +152,18 @@ class Engine:
 
     def _report(self, answers: Mapping[str, Judgement], agent: AgentSelf) -> Report:
         present = {rule: a for rule, a in answers.items() if isinstance(a, Present)}
-        findings = tuple(
-            sorted(
-                (self._finding(rule, present) for rule in self.rules if rule.id in present),
-                key=lambda f: (f.explained_by is not None, -_SEVERITIES.index(f.severity), -f.confidence),
-            )
-        )
+        findings = in_order([self._finding(rule, present) for rule in self.rules if rule.id in present])
         blind = [r.id for r in self.rules if r.vital and isinstance(answers[r.id], Unknown)]
-        unknown = tuple(UnknownRule(rule, a.because, a.remedy) for rule, a in answers.items() if isinstance(a, Unknown))
-        status: Status = "warn" if blind else "pass"
-        if findings:
-            worst = max(_SEVERITIES.index(f.severity) for f in findings)
-            status = "fail" if worst == 2 else "warn" if worst == 1 or blind else "pass"
-        cpu = breakdown.cpu(self._history, BREAKDOWN_SECONDS)
+        unknown = tuple(
+            UnknownRule(rule, a.because, a.remedy, a.code) for rule, a in answers.items() if isinstance(a, Unknown)
+        )
+        cpu = cpu_breakdown(self._history, BREAKDOWN_SECONDS)
         platform = self._history.latest(PlatformReading)
+        verdict = conclude(self._history, findings, answers, cpu, blind=bool(blind))
         return Report(
-            status=status,
-            verdict=self._sentence(findings, answers, bool(blind), cpu),
+            status=verdict.status,
+            verdict=verdict.sentence,
+            conclusive=verdict.conclusive,
             generated=self._stamp(self._clock()),
             findings=findings,
             ruled_out=tuple(
@@ -174,62 +171,32 @@ class Engine:
             ),
             unknown=unknown,
             cannot_see=blind_spots.cannot_see(self._history),
-            breakdown=whereabouts(self._history, BREAKDOWN_SECONDS, cpu),
+            breakdown=build_breakdown(self._history, BREAKDOWN_SECONDS, cpu),
             platform=platform.summary if platform is not None else {},
             agent=agent,
-            checks=self._checks(cpu, findings, status),
+            checks=self._checks(cpu, findings, verdict.status),
         )
 
     def _finding(self, rule: Rule, present: Mapping[str, Present]) -> Finding:
         judgement = present[rule.id]
-        always = (r.id for r in self.rules if rule.id in r.explains)
-        # What this case itself shows outweighs what holds in general.
-        above = next((each for each in (*judgement.because_of, *always) if each in present), None)
+        above, contributing = explain(rule.id, present, self._graph)
         return Finding(
             rule=rule.id,
             title=rule.title,
             severity=judgement.severity,
-            confidence=judgement.confidence,
+            confidence=judgement.confidence.value,
             since=self._stamp(self._states[rule.id].since),
             scope=judgement.scope,
             evidence=judgement.evidence,
             advice=judgement.advice,
             disproof=rule.disproof,
             explained_by=above,
-        )
-
-    def _sentence(
-        self,
-        findings: Sequence[Finding],
-        answers: Mapping[str, Judgement],
-        blind: bool,
-        cpu: breakdown.CpuBreakdown | None,
-    ) -> str:
-        causes = [f for f in findings if f.explained_by is None]
-        if causes:
-            said = "; ".join(f"{_inside(f.title)}: {f.evidence[0].text}" for f in causes[:3])
-            if all(f.severity == "info" for f in causes):
-                said = f"nothing is held up now, but worth knowing: {said}"
-            return f"{said[0].upper()}{said[1:]}."
-        if blind or cpu is None:
-            reasons = [a.because for a in answers.values() if isinstance(a, Unknown)]
-            return f"Cannot tell yet: {reasons[0] if reasons else 'nothing has been measured'}."
-        view = breakdown.spin_view(self._history, 300.0)
-        if view.available is None or len(view.spins) < LEAST_SPINS:
-            return "Cannot tell yet: too few bursts of CPU have been tried."
-        available = min(cpu.shares[breakdown.RUNNING], view.available)
-        if available < GOOD:
-            return (
-                f"No cause was found, but the CPU was available only {available:.0%} of the time when it was wanted, "
-                "in gaps too short for a limit: other work on these CPUs is the likely reason."
-            )
-        return (
-            f"Nothing takes the CPU away: it was available {available:.1%} of the time whenever it was wanted. "
-            "Changing the billing mode or the CPU limit will not help."
+            share=judgement.share,
+            contributing=contributing,
         )
 
     def _checks(
-        self, cpu: breakdown.CpuBreakdown | None, findings: Sequence[Finding], status: Status
+        self, cpu: CpuBreakdown | None, findings: Sequence[Finding], status: Status
     ) -> dict[str, tuple[Check, ...]]:
         """``checks`` of application/health+json: the numbers behind the status."""
         now = self._stamp(self._clock())
@@ -256,11 +223,6 @@ class Engine:
         return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _inside(title: str) -> str:
-    """A title inside a sentence: its first letter small, unless it begins an acronym."""
-    return title if title[1:2].isupper() else title[0].lower() + title[1:]
-
-
 def as_event(change: Change) -> dict[str, Any]:
     """A change as plain data for a log line."""
     finding = change.finding
@@ -269,6 +231,7 @@ def as_event(change: Change) -> dict[str, Any]:
         "before": change.before,
         "now": change.now,
         "severity": finding.severity if finding else None,
+        "explained_by": finding.explained_by if finding else None,
         "evidence": [e.text for e in finding.evidence] if finding else [],
         "advice": list(finding.advice.changes) if finding else [],
     }

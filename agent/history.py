@@ -1,6 +1,6 @@
 """Bounded memory of readings: ring buffers per reading type and target.
 
-How much is kept is a constant of the configuration (``agent.config.history_bytes``), whatever
+How much is kept is a constant of the configuration (``agent.settings.load.history_bytes``), whatever
 happens.  *Coverage* is the share of due slots that carried data: the engine answers UNKNOWN below
 one half, whatever a rule says, so a probe that mostly fails can never look like a healthy system.
 
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
-from probes.reading import NoData, Reading
+from probes.reading import Code, NoData, Reading
 
 R = TypeVar("R", bound=Reading)
 P = ParamSpec("P")
@@ -31,6 +31,19 @@ class Slot(NamedTuple):
     reading: Reading | None
     because: str = ""
     remedy: str = ""
+    code: Code = Code.UNSPECIFIED
+
+
+class Missing(NamedTuple):
+    """Why there is no data, what would help, and the code that decides; blank where there is data."""
+
+    because: str = ""
+    remedy: str = ""
+    code: Code = Code.UNSPECIFIED
+
+    def otherwise(self, because: str, remedy: str = "", code: Code = Code.NOT_YET) -> Missing:
+        """This reason, or that one where there is none."""
+        return self if self.because else Missing(because, remedy, code)
 
 
 def once(work: Callable[Concatenate[History, P], T]) -> Callable[Concatenate[History, P], T]:
@@ -81,7 +94,7 @@ class History:
 
     def miss(self, reading_type: type[Reading], target: str, reason: NoData) -> None:
         """Remember that a due slot carried no data, and why."""
-        self._append(reading_type, target, Slot(self.clock(), None, reason.because, reason.remedy))
+        self._append(reading_type, target, Slot(self.clock(), None, reason.because, reason.remedy, reason.code))
 
     def _append(self, reading_type: type[Reading], target: str, slot: Slot) -> None:
         slots = self._slots.setdefault((reading_type, target), deque(maxlen=4096))
@@ -131,9 +144,9 @@ class History:
         slots = self.slots(reading_type, seconds, target)
         return sum(slot.reading is not None for slot in slots) / len(slots) if slots else 0.0
 
-    def why_missing(self, reading_type: type[Reading], seconds: float, target: str = "") -> tuple[str, str]:
-        """(because, remedy) of the newest slot without data in the last ``seconds``, else two blanks."""
+    def why_missing(self, reading_type: type[Reading], seconds: float, target: str = "") -> Missing:
+        """Of the newest slot without data in the last ``seconds``; blank when there is none."""
         for slot in reversed(self.slots(reading_type, seconds, target)):
             if slot.reading is None:
-                return slot.because, slot.remedy
-        return "", ""
+                return Missing(slot.because, slot.remedy, slot.code)
+        return Missing()

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from probes.reading import Code
+
 Status = Literal["pass", "warn", "fail"]
 Severity = Literal["info", "warning", "critical"]
 Scope = Literal["own container", "whole instance", "the app"]
@@ -44,7 +46,9 @@ class Finding:
 
     ``since`` is RFC 3339 in UTC.  ``confidence`` is 0 to 1.  ``scope`` says whose CPU, memory or
     connection it is about.  ``disproof`` is the observation that would prove the finding wrong.
-    ``explained_by`` names a more specific finding of which this one is only the mechanism.
+    ``explained_by`` names a more specific finding of which this one is only the mechanism.  ``share`` is how much of the
+    time, or of the connections, is lost to it: 0 to 1, ``None`` where the rule does not measure that.  ``contributing`` names
+    findings that could be its cause and are too small to explain it alone.
     """
 
     rule: str
@@ -57,6 +61,8 @@ class Finding:
     advice: Advice
     disproof: str
     explained_by: str | None = None
+    share: float | None = None
+    contributing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,7 @@ class UnknownRule:
     rule: str
     because: str
     remedy: str
+    code: Code = Code.UNSPECIFIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,7 @@ class CannotSee:
     what: str
     because: str
     remedy: str
+    code: Code = Code.UNSPECIFIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +146,14 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything the agent has to say at one moment."""
+    """Everything the agent has to say at one moment.
+
+    ``conclusive`` says whether it answers the question: a cause was found, or there is none.  Else nobody can tell (yet).
+    """
 
     status: Status
     verdict: str
+    conclusive: bool
     generated: str
     findings: tuple[Finding, ...]
     ruled_out: tuple[RuledOut, ...]

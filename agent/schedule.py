@@ -1,6 +1,6 @@
 """When probes run: jittered slots, time-outs, a budget.  The only place that catches a probe's exception.
 
-News from a probe brings the slots forward (:meth:`Schedule.nudge`), so they can be rare.  Deadlines are
+A probe that has seen a change brings the slots forward (:meth:`Schedule.nudge`), so they can be rare.  Deadlines are
 absolute and monotonic; a slot that was missed is counted and skipped, never caught up, so a suspended
 agent does not wake to a burst of its own making.  Slots that fall close together run in one wake-up; a
 probe that is slow reports when it is back, and the others do not wait for it.  One second apart, a *pulse* notes that
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.history import History
-from probes.reading import NoData, Probe, Reading
+from probes.reading import Code, Impatient, NoData, Probe, Reading
 
 _log = logging.getLogger("stallscope.schedule")
 
@@ -29,9 +29,9 @@ PULSE_SECONDS = 0.9
 #: Slots this much ahead of their time, as a share of their interval, join a wake-up that happens anyway.
 EARLY_SHARE = 0.2
 JITTER_SHARE = 0.1
-#: News brings a slot forward, but not closer than this to the last wake-up.
+#: A nudge brings a slot forward, but not closer than this to the last wake-up.
 NUDGE_SECONDS = 4.0
-#: Probes that come more rarely than this are not concerned by news.
+#: Probes that come more rarely than this are not nudged.
 NUDGED_EVERY = 30.0
 #: A probe that is not back after this long, such as one that asks a dead server, no longer holds up the report.
 PATIENCE_SECONDS = 0.5
@@ -50,6 +50,8 @@ class Pulse:
         self._clock = clock
         self._seen: deque[float] = deque(maxlen=256)
         self.lateness_seconds = 0.0
+        #: Called at each beat.
+        self.also: Sequence[Callable[[], None]] = ()
         self._timer: asyncio.TimerHandle | None = None
 
     def note(self) -> None:
@@ -70,6 +72,8 @@ class Pulse:
             self.lateness_seconds = max(0.0, self._clock() - before - PULSE_SECONDS)
             self.note()
             self.start(loop)
+            for each in self.also:
+                each()
 
         self._timer = loop.call_later(PULSE_SECONDS, beat)
 
@@ -98,7 +102,7 @@ class Schedule:
     """Runs probes into a History and calls ``after`` once per wake-up.
 
     ``over_budget`` is asked before each wake-up; while it says so, every second slot is skipped.
-    ``clock`` is monotonic seconds.  :attr:`on_stale` is told of a reading type and target that had no data in
+    ``clock`` is monotonic seconds.  :attr:`on_stale` is called with a reading type and target that had no data in
     ``STALE_SLOTS`` slots in a row.
     """
 
@@ -118,7 +122,7 @@ class Schedule:
         self._clock, self._sleep = clock, sleep or self._doze
         self._turn = 0
         self._last_turn = clock()
-        self._news = asyncio.Event()
+        self._nudged = asyncio.Event()
         self._late: set[asyncio.Task[Reading | None]] = set()
 
     def add(self, probe: Probe[Reading], every: float, timeout: float | None = None) -> None:
@@ -133,25 +137,25 @@ class Schedule:
     async def run(self) -> None:
         """Run until cancelled."""
         while True:
-            # News wakes the sleeper: it looks again, and sleeps on when nothing is due yet.
+            # A nudge wakes the sleeper, who sleeps on when nothing is due yet.
             while (wait := min(entry.due for entry in self.entries) - self._clock()) > 0:
                 await self._sleep(wait)
             await self.turn()
 
     async def _doze(self, seconds: float) -> None:
-        """Sleep until then, or until there is news."""
-        self._news.clear()
+        """Sleep until then, or until :meth:`nudge`."""
+        self._nudged.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._news.wait()
+                await self._nudged.wait()
 
     def nudge(self) -> None:
-        """There is news: bring every slot that comes often forward, but keep a distance to the last one."""
+        """Bring every slot that comes often forward, but keep a distance to the last one."""
         soon = max(self._clock(), self._last_turn + NUDGE_SECONDS)
         for entry in self.entries:
             if entry.every <= NUDGED_EVERY and entry.due > soon:
                 entry.due = soon
-        self._news.set()
+        self._nudged.set()
 
     async def turn(self) -> None:
         """Run every probe that is due, together."""
@@ -203,15 +207,17 @@ class Schedule:
         except NoData as reason:
             self._miss(entry, "no_data", reason)
         except TimeoutError:
-            self._miss(entry, "timeout", NoData(f"no answer within {entry.timeout:g} s"))
+            self._miss(entry, "timeout", NoData(f"no answer within {entry.timeout:g} s", code=Code.TIMED_OUT))
         except Exception as error:  # one broken probe must not end the others
             # The text of a foreign exception may hold a credential: only its type is shown.
             _log.debug("probe %s failed", probe.name, exc_info=True)
-            self._miss(entry, "failed", NoData(f"the probe failed: {type(error).__name__}"))
+            self._miss(entry, "failed", NoData(f"the probe failed: {type(error).__name__}", code=Code.FAILED))
         else:
             entry.outcomes["ok"] += 1
             entry.last_success, entry.missed = time.time(), 0
             self._history.add(reading)
+            if isinstance(probe, Impatient) and (wanted := probe.sooner) is not None:
+                entry.due = min(entry.due, self._clock() + wanted)
             return reading
         finally:
             entry.running = False

@@ -148,7 +148,7 @@ class EmbeddedPostgres:
     """``with EmbeddedPostgres() as server: connect(server.dsn)``
 
     It listens on a free loopback port, because the agent sees nothing of connections over unix sockets.  The
-    only role is the superuser; its random password stands in ``dsn``.  Entering takes a second or more, and
+    only role is the superuser; its random password is in ``dsn``.  Entering takes a second or more, and
     raises NotAvailable with the reason when there is no server.
     """
 

@@ -8,8 +8,11 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+from probes.labels import printable
+
 TIMEOUT_SECONDS = 10.0
 MOST_BYTES = 4 * 2**20
+MOST_DETAIL = 200
 #: What makes an answer a report: the contract's keys and their JSON types.
 _KEYS: dict[str, type] = {
     "status": str, "verdict": str, "findings": list, "ruled_out": list, "unknown": list, "cannot_see": list,
@@ -36,9 +39,16 @@ def get_report(url: str) -> dict[str, Any]:
         raise Unreachable(f"{url}: not an HTTP answer ({type(error).__name__})") from None
     except (ValueError, RecursionError):
         raise Unreachable(f"{url}: the answer is not a report") from None
-    if not isinstance(report, dict) or any(not isinstance(report.get(key), kind) for key, kind in _KEYS.items()):
+    whole = isinstance(report, dict) and all(isinstance(report.get(key), kind) for key, kind in _KEYS.items())
+    if not whole or not isinstance(report.setdefault("conclusive", _concludes(report)), bool):
         raise Unreachable(f"{url}: the answer is not a report of stallscope")
+    assert isinstance(report, dict)
     return report
+
+
+def _concludes(report: dict[str, Any]) -> bool:
+    """What an agent older than the key ``conclusive`` would have said: it warns without a finding when it cannot tell."""
+    return bool(report["findings"] or (report["status"] == "pass" and report["breakdown"].get("cpu")))
 
 
 def _get(url: str) -> bytes:
@@ -50,4 +60,13 @@ def _get(url: str) -> bytes:
         # "fail" is an answer, and a valuable one; its status is configurable, a proxy may change its type.
         if error.code == 503 or error.headers.get_content_type() == "application/health+json":
             return error.read(MOST_BYTES)
-        raise
+        raise Unreachable(f"{url}: {error.code} {error.reason}{_detail(error.read(MOST_BYTES))}") from None
+
+
+def _detail(body: bytes) -> str:
+    """What the agent says of a request that it refuses, "" for anybody else's words."""
+    try:
+        detail = json.loads(body)["detail"]
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return ""
+    return f": {printable(detail, MOST_DETAIL)}" if isinstance(detail, str) else ""

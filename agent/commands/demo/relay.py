@@ -58,9 +58,9 @@ async def _serve(host: str, port: int) -> None:
     relay = Relay(host, port)
     server = await asyncio.start_server(relay.carry, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
-    told = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(told), sys.stdin)
-    while line := await told.readline():
+    orders = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
+    while line := await orders.readline():
         relay.delay = float(line)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from textwrap import fill
 from typing import Any
 
+from agent.rules.causal_graph import GRAPH, Case
 from agent.rules.rule import Rule
 
 WIDTH = 88
@@ -23,9 +24,13 @@ def as_json(rule: Rule) -> dict[str, Any]:
         "for_seconds": rule.for_seconds,
         "clear_seconds": rule.clear_seconds,
         "thresholds": [{"name": t.name, "value": t.value, "unit": t.unit, "source": t.source} for t in rule.thresholds],
+        "confidences": [
+            {"value": each.value, "when": each.when, "where": each.where, "source": each.source}
+            for each in rule.confidences
+        ],
         "advice": rule.advice,
         "proved_wrong_if": rule.disproof,
-        "explains": list(rule.explains),
+        "explains": list(GRAPH.effects(rule.id)),
     }
 
 
@@ -37,11 +42,15 @@ def as_text(rule: Rule) -> str:
         f"  over {rule.span_seconds:g} s; appears after {rule.for_seconds:g} s, clears after {rule.clear_seconds:g} s",
         f"  needs readings of: {needs_of(rule)}; unknown below half coverage{' of a source' * rule.judges_coverage}",
         "",
+        *(fill(f"Confidence {each}", WIDTH, subsequent_indent="  ") for each in rule.confidences),
         fill(f"Do: {rule.advice}", WIDTH),
         fill(f"Proved wrong if: {rule.disproof}", WIDTH),
     ]
-    if rule.explains:
-        lines.append(fill(f"When present it explains: {', '.join(rule.explains)}", WIDTH))
+    if effects := GRAPH.effects(rule.id):
+        lines.append(fill(f"When present it explains: {', '.join(effects)}", WIDTH))
+    for case in Case:
+        if effects := GRAPH.effects(rule.id, case):
+            lines.append(fill(f"It explains {', '.join(effects)} when {case.value}", WIDTH))
     return "\n".join(lines)
 
 

@@ -9,9 +9,9 @@ import time
 from typing import Any, TextIO
 
 from agent.app import Agent
-from agent.config import Config
-from agent.occasions import for_doctor
 from agent.report import to_json
+from agent.settings.load import Config
+from agent.settings.presets import for_doctor
 
 
 async def examine(config: Config, seconds: float, progress: TextIO) -> dict[str, Any]:
@@ -36,15 +36,18 @@ async def _wait(seconds: float, progress: TextIO, task: asyncio.Task[None]) -> N
     while (passed := time.monotonic() - start) < seconds and not task.done():
         if terminal:
             done = round(passed / seconds * 30)
-            progress.write(f"\rmeasuring {'█' * done}{'·' * (30 - done)} {passed:4.0f} of {seconds:.0f} s ")
-            progress.flush()
+            _show(progress, f"\rmeasuring {'█' * done}{'·' * (30 - done)} {passed:4.0f} of {seconds:.0f} s ")
         elif passed // 10 > said:
             said = int(passed // 10)
-            progress.write(f"measuring: {passed:.0f} of {seconds:.0f} s\n")
-            progress.flush()
+            _show(progress, f"measuring: {passed:.0f} of {seconds:.0f} s\n")
         await asyncio.sleep(min(0.5, seconds - passed))
     if terminal:
-        progress.write("\r" + " " * 64 + "\r")
-        progress.flush()
+        _show(progress, "\r" + " " * 64 + "\r")
     if task.done():
         await task
+
+
+def _show(progress: TextIO, text: str) -> None:
+    with contextlib.suppress(OSError):  # a report is worth having although nobody can watch it being made
+        progress.write(text)
+        progress.flush()

@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from agent import __version__
-from agent.embedded import NotAvailable
-from probes.cgroup_files import read_text, why
-from probes.cgroup_places import locate
+from agent.commands.embedded_postgres import NotAvailable
+from probes.host.cgroup_mounts import locate
+from probes.kernel_files import read_text, why
 
 PREFIX = "stallscope-demo-"
 PERIOD_USEC = 100_000

@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
-from agent.embedded import NotAvailable
+from agent.commands.embedded_postgres import NotAvailable
 
 
 class Child:
@@ -37,7 +37,7 @@ class Child:
         *lines, self._rest = (self._rest + raw).split(b"\n")
         return lines
 
-    def tell(self, line: str) -> None:
+    def send_line(self, line: str) -> None:
         """Write a line to its standard input.  Raises OSError when it has ended."""
         assert self.process.stdin is not None
         os.write(self.process.stdin.fileno(), f"{line}\n".encode())

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from types import FrameType
 from typing import Any, NoReturn
@@ -26,27 +25,25 @@ from typing import Any, NoReturn
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from agent import demo_app
-from agent.config import Config
-from agent.demo_app import DSN_VARIABLE
-from agent.demo_child import Child
-from agent.demo_stalls import STALLS, Stall, Trouble
-from agent.embedded import HOST, EmbeddedPostgres, NotAvailable, free_port
-from agent.exits import CANNOT_TELL, FINDINGS, HEALTHY, UNAVAILABLE
-from agent.occasions import for_demo, watching
-from agent.remote import Unreachable, get_report
-from agent.service import serve_until_stopped
+from agent.commands.demo import app
+from agent.commands.demo.app import DSN_VARIABLE
+from agent.commands.demo.child import Child
+from agent.commands.demo.stalls import STALLS, Fault, Stall
+from agent.commands.embedded_postgres import HOST, EmbeddedPostgres, NotAvailable, free_port
+from agent.commands.exits import CANNOT_TELL, FINDINGS, HEALTHY, UNAVAILABLE
+from agent.commands.report import Unreachable, get_report
+from agent.commands.run import serve_until_stopped
+from agent.settings.load import Config
+from agent.settings.presets import for_demo, watching
 from exporters import console
-from probes.cgroup_files import why
+from probes.kernel_files import why
 
-#: The app is told of this often.
+#: A line about the app comes this often.
 APP_EVERY_SECONDS = 5.0
 #: The agent may end in order for this long; the others have nothing to put in order.
 GRACE_SECONDS = 5.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_AGENT = (
-    "import sys; sys.path.append(sys.argv[1]); from agent.demo import run_agent; sys.exit(run_agent(*sys.argv[2:]))"
-)
+_AGENT = "import sys; from agent.commands.demo.stage import run_agent; sys.exit(run_agent(*sys.argv[1:]))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +51,14 @@ class Plan:
     """Seconds that the parts may take, at most: until a first verdict, until the stall is found, until it is over.
 
     The stall lasts ``least`` seconds even when it is found at once, so that the app's plight can be seen.  The
-    agent remembers ``look_back`` seconds; rules look back a minute and more otherwise.
+    agent remembers ``history_seconds`` seconds; rules look back a minute and more otherwise.
     """
 
     before: float = 15.0
     least: float = 10.0
     stall: float = 40.0
     after: float = 30.0
-    look_back: float = 10.0
+    history_seconds: float = 10.0
 
 
 def exit_code(expected: Sequence[str], appeared: set[str]) -> int:
@@ -92,7 +89,7 @@ class Demo:
 
     def __init__(self, stall: Stall, plan: Plan) -> None:
         self._stall, self._plan = stall, plan
-        self._began = self._app_told = time.monotonic()
+        self._began = self._app_printed = time.monotonic()
         self._colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         self._seconds: list[float] = []
         self._present: set[str] = set()
@@ -106,13 +103,13 @@ class Demo:
         Raises NotAvailable.
         """
         stall, plan = self._stall, self._plan
-        self._trouble = trouble = stall.trouble(stack)
-        self._tell(f"{stall.title}: a demo. Starting a PostgreSQL, a small app that uses it, and the agent")
+        self._fault = fault = stall.fault(stack)
+        self._print(f"{stall.title}: a demo. Starting a PostgreSQL, a small app that uses it, and the agent")
         server = stack.enter_context(EmbeddedPostgres())
         with _needed():
-            self._start(stack, trouble, trouble.prepare(server.dsn))
-        self._tell(
-            f"they run. Here the agent looks every second or two, and back {plan.look_back:.0f} s; "
+            self._start(stack, fault, fault.prepare(server.dsn))
+        self._print(
+            f"they run. Here the agent looks every second or two, and back {plan.history_seconds:.0f} s; "
             "in earnest every 10 s, and back a minute and more"
         )
         self._settle(plan.before)
@@ -120,9 +117,9 @@ class Demo:
         self._appeared.clear()
         with ExitStack() as stalled:
             with _needed():
-                stalled.enter_context(trouble.stalled())
+                stalled.enter_context(fault.stalled())
             made = time.monotonic()
-            self._tell(stall.made)
+            self._print(stall.made)
             self._watch(lambda: self._appeared.issuperset(stall.expected), plan.stall)
             took = time.monotonic() - made
             self._watch(lambda: False, plan.least - took)
@@ -130,31 +127,33 @@ class Demo:
             self._show()
             with _needed():
                 stalled.close()
-        self._tell(stall.lifted)
+        self._print(stall.lifted)
         over = time.monotonic() + plan.after
         self._watch(lambda: False, min(plan.least, plan.after))
         self._watch(lambda: self._present.isdisjoint(appeared), over - time.monotonic())
         self._settle(over - time.monotonic())
         self._show()
-        self._tell(conclusion(stall.expected, appeared, took))
+        self._print(conclusion(stall.expected, appeared, took))
         return exit_code(stall.expected, appeared)
 
-    def _start(self, stack: ExitStack, trouble: Trouble, dsn: str) -> None:
-        environ = {**os.environ, DSN_VARIABLE: dsn}
-        here = str(Path(__file__).resolve().parents[1])
+    def _start(self, stack: ExitStack, fault: Fault, dsn: str) -> None:
+        found = os.pathsep.join(
+            filter(None, sys.path)
+        )  # stallscope.py has put it in order: the app's folders come last
+        environ = {**os.environ, DSN_VARIABLE: dsn, "PYTHONPATH": found}
         for name, words, take, grace in (
-            ("app", ["-P", demo_app.__file__], self._take_app, 0.0),
+            ("app", ["-P", app.__file__], self._take_app, 0.0),
             (
                 "agent",
-                ["-P", "-c", _AGENT, here, str(self._port), str(self._plan.look_back)],
+                ["-P", "-c", _AGENT, str(self._port), str(self._plan.history_seconds)],
                 self._take_agent,
                 GRACE_SECONDS,
             ),
         ):
             child = stack.enter_context(closing(Child(name, [sys.executable, *words], environ, grace)))
-            trouble.adopt(child.process.pid)
+            fault.add_process(child.process.pid)
             self._takers[child.output] = child, take
-        self._app_told = time.monotonic()
+        self._app_printed = time.monotonic()
 
     def _take_app(self, line: bytes) -> None:
         self._seconds.append(float(line.split()[0]))
@@ -168,25 +167,25 @@ class Demo:
             self._appeared.add(event["rule"])
         else:
             self._present.discard(event["rule"])
-        told = {**event, "severity": event["finding_severity"]}  # the line's own is Cloud Logging's word
-        self._tell(console.change_line(told, colour=self._colour).rstrip("\n"))
+        change = {**event, "severity": event["finding_severity"]}  # the line's own is Cloud Logging's word
+        self._print(console.change_line(change, colour=self._colour).rstrip("\n"))
 
     def _watch(self, until: Callable[[], bool], seconds: float) -> None:
         """Take what app and agent say, until this holds or the time is over."""
         deadline = time.monotonic() + seconds
         while not until() and (left := deadline - time.monotonic()) > 0:
-            heard = [fd for fd, (child, _) in self._takers.items() if child.name != "app" or self._trouble.heard]
+            heard = [fd for fd, (child, _) in self._takers.items() if child.name != "app" or self._fault.output_is_read]
             for fd in select.select(heard, [], [], min(left, 0.5))[0]:
                 child, take = self._takers[fd]
                 for line in child.lines():
                     take(line)
-            if time.monotonic() >= self._app_told + APP_EVERY_SECONDS:
+            if time.monotonic() >= self._app_printed + APP_EVERY_SECONDS:
                 self._show_app()
 
     def _settle(self, seconds: float) -> None:
         """Wait until the agent has a verdict, or the time is over."""
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and self._report()["verdict"].startswith("Cannot tell"):
+        while time.monotonic() < deadline and not self._report()["conclusive"]:
             self._watch(lambda: False, 1.0)
 
     def _report(self) -> dict[str, Any]:
@@ -194,22 +193,22 @@ class Demo:
         try:
             return get_report(f"http://{HOST}:{self._port}")
         except Unreachable:
-            return {"status": "warn", "verdict": "Cannot tell yet: the agent does not answer."}
+            return {"status": "warn", "verdict": "Cannot tell yet: the agent does not answer.", "conclusive": False}
 
     def _show(self) -> None:
-        if time.monotonic() >= self._app_told + 1:
+        if time.monotonic() >= self._app_printed + 1:
             self._show_app()
-        self._tell("the agent says")
+        self._print("the agent says")
         print(console.headline(self._report(), colour=self._colour).rstrip("\n"), flush=True)
 
     def _show_app(self) -> None:
         now = time.monotonic()
-        told = app_line(self._seconds, now - self._app_told)
-        self._tell(told if self._trouble.heard else "the app: nobody reads what it writes")
+        text = app_line(self._seconds, now - self._app_printed)
+        self._print(text if self._fault.output_is_read else "the app: nobody reads what it writes")
         self._seconds.clear()
-        self._app_told = now
+        self._app_printed = now
 
-    def _tell(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         print(f"t={time.monotonic() - self._began:.0f} s: {text}", flush=True)
 
 
@@ -249,11 +248,11 @@ def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def run_agent(port: str, look_back: str) -> int:
+def run_agent(port: str, history_seconds: str) -> int:
     """What the agent's process runs: that of ``run --json`` with the demo's settings, until standard input ends."""
     place = conninfo_to_dict(os.environ[DSN_VARIABLE])
     fresh = Config.model_validate({"http": {"listen": f"{HOST}:{port}"}, "connections": {"ports": [place["port"]]}})
-    config = watching(for_demo(fresh, float(look_back)), "demo", f"env:{DSN_VARIABLE}")
+    config = watching(for_demo(fresh, float(history_seconds)), "demo", f"env:{DSN_VARIABLE}")
 
     async def serve() -> int:
         loop = asyncio.get_running_loop()

@@ -10,24 +10,24 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from agent import __version__
 from agent.app import Agent
-from agent.config import Config, parse_address
+from agent.commands.exits import UNAVAILABLE, complain
 from agent.diagnosis import Change, as_event
-from agent.exits import UNAVAILABLE
-from agent.log_sources import cloud_api
 from agent.report import Report, to_json
+from agent.settings.load import Config, parse_address
 from exporters import console, server
 from exporters.cloud_logging import CloudLog
 from exporters.failures import Failures
+from exporters.guard import Guard, Hosts, own_names
 from exporters.json_log import LineHandler, LineWriter, line, severity_of, strings
 from exporters.pages import Front, Pages
 from exporters.prometheus import MetricsPage
 from probes import READINGS
+from probes.gcp.cloud_logging import open_api
 
 #: By now the two spins of the first seconds have been told: a slot out of turn makes the first report that
 #: can conclude anything, and a person at a terminal gets it a moment later.
@@ -38,7 +38,7 @@ FLUSH_SECONDS = 3.0
 Form = Literal["json", "text", "none"]
 
 
-class Teller:
+class ChangeNotifier:
     """Says what changes: on standard output as JSON lines or as text for a terminal, and in Cloud Logging when asked."""
 
     def __init__(self, form: Form, cloud: CloudLog | None = None, errors: LineWriter | None = None) -> None:
@@ -75,7 +75,8 @@ class Teller:
             event = as_event(change)
             severity = event.pop("severity")
             body = {**event, "finding_severity": severity, "verdict": report.verdict}
-            text = f"{change.rule} is {change.now}" + "".join(f": {each}" for each in event["evidence"][:1])
+            cause = f" because of {event['explained_by']}" if event["explained_by"] else ""
+            text = f"{change.rule} is {change.now}{cause}" + "".join(f": {each}" for each in event["evidence"][:1])
             labels = {"stallscope_rule": change.rule}
             if self.form == "json":
                 self._writer.write(line("verdict_changed", severity_of(severity), text, body, labels))
@@ -102,10 +103,10 @@ class Teller:
             await asyncio.to_thread(self._cloud.close, FLUSH_SECONDS)
 
 
-def _teller(config: Config, as_json: bool) -> Teller:
+def _notifier(config: Config, as_json: bool) -> ChangeNotifier:
     form: Form = "none" if config.log.format == "none" else "json" if as_json else "text"
     errors = _structure_records() if as_json and not sys.stderr.isatty() else None
-    return Teller(form, _cloud_log(config), errors)
+    return ChangeNotifier(form, _cloud_log(config), errors)
 
 
 def _structure_records() -> LineWriter:
@@ -122,7 +123,7 @@ def _cloud_log(config: Config) -> CloudLog | None:
         return None
     environ = os.environ.get
     labels = {"service": environ("K_SERVICE"), "revision": environ("K_REVISION"), "host": socket.gethostname()}
-    return CloudLog(cloud_api(config), log, strings(labels))
+    return CloudLog(open_api(config.cloud_logging), log, strings(labels))
 
 
 async def serve_until_stopped(config: Config, *, as_json: bool) -> int:
@@ -131,38 +132,36 @@ async def serve_until_stopped(config: Config, *, as_json: bool) -> int:
     try:
         sock = server.bind(*address)
     except OSError as error:
-        print(
-            f"stallscope: http.listen = {config.http.listen}: {error.strerror}; choose another with --listen",
-            file=sys.stderr,
-        )
+        complain(f"http.listen = {config.http.listen}: {error.strerror}; choose another with --listen")
         return UNAVAILABLE
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    teller = _teller(config, as_json)
-    agent = Agent(config, on_report=teller.changes)
+    notifier = _notifier(config, as_json)
+    agent = Agent(config, on_report=notifier.changes)
     page = MetricsPage(agent.state, READINGS)
     agent.on_reading, agent.schedule.on_stale = page.readings.observe, page.readings.forget
-    agent.lines_dropped, agent.cloud_entries = teller.dropped, teller.cloud_entries
+    agent.lines_dropped, agent.cloud_entries = notifier.dropped, notifier.cloud_entries
     pages = Pages(agent.state, page, config.http.fail_status)
     project = config.cloud_logging.project or os.environ.get("GOOGLE_CLOUD_PROJECT", "")
-    app: Any = Failures(Front(pages, _api(pages, agent)), teller.failure, project)
+    guard = Guard(Hosts(config.http.allowed_hosts, own_names()))
+    app: Any = Failures(Front(pages, _api(pages, agent), guard), notifier.failure, project)
     if config.requests.own:
         app = _counting(app, agent)
     serving_ready = server.prepare(app, config.http.most_connections)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):  # until now they ended the process at once: stallscope.py
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     try:
         await agent.start()
     except OSError as error:
-        print(f"stallscope: the measuring child cannot be started: {error.strerror}", file=sys.stderr)
+        complain(f"the measuring child cannot be started: {error.strerror}")
         sock.close()
         return UNAVAILABLE
     gc.enable()
     measuring = asyncio.create_task(agent.run())
     serving = asyncio.create_task(serving_ready.serve(sock, stop))
-    teller.greet(sock.getsockname()[:2])
+    notifier.greet(sock.getsockname()[:2])
     asyncio.get_running_loop().call_later(FIRST_SLOT_SECONDS, agent.schedule.nudge)
-    if teller.form == "text":
-        asyncio.get_running_loop().call_later(FIRST_REPORT_SECONDS, _first_report, teller, agent)
+    if notifier.form == "text":
+        asyncio.get_running_loop().call_later(FIRST_REPORT_SECONDS, _first_report, notifier, agent)
     try:
         done, _ = await asyncio.wait({measuring, serving}, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -174,27 +173,33 @@ async def serve_until_stopped(config: Config, *, as_json: bool) -> int:
             await measuring
         await serving
         if agent.state.snapshot is not None:
-            teller.whole("final_report", agent.publish())
+            notifier.whole("final_report", agent.publish())
         await agent.aclose()
-        await teller.aclose()
+        await notifier.aclose()
     return 0
 
 
-def _first_report(teller: Teller, agent: Agent) -> None:
+def _first_report(notifier: ChangeNotifier, agent: Agent) -> None:
     if agent.state.snapshot is not None:
-        teller.whole("first_report", agent.state.snapshot.report)
+        notifier.whole("first_report", agent.state.snapshot.report)
 
 
-def _api(pages: Pages, agent: Agent) -> Callable[[], Any]:
-    """Loads the FastAPI application when it is first asked for."""
+def _api(pages: Pages, agent: Agent) -> Callable[[], Awaitable[Any]]:
+    """Loads the FastAPI application when it is first asked for, in a thread: at 5 % of a core it takes six seconds."""
 
-    @cache
     def load() -> Any:
         from exporters.http import create_app  # noqa: PLC0415 - most of the memory and of the start-up time
 
         return create_app(pages, agent.in_flight.set, __version__, agent.config.http.fail_status)
 
-    return load
+    loading: asyncio.Future[Any] | None = None
+
+    async def api() -> Any:
+        nonlocal loading
+        loading = loading or asyncio.ensure_future(asyncio.to_thread(load))
+        return await asyncio.shield(loading)  # the first to ask may hang up; the others wait for it all the same
+
+    return api
 
 
 def _counting(app: Any, agent: Agent) -> Any:

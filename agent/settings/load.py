@@ -10,51 +10,29 @@ setting that silently does nothing is found only when it is needed.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from agent.settings import Address, Config, parse_address
+from agent.settings.schema import Address, Config, parse_address
+from agent.settings.settings_file import read_settings_file
+from probes import planned
+from probes.gcp.cloud_logging import LIBRARY_BYTES
+from probes.registration import Context
 
 __all__ = ["Address", "Config", "ConfigError", "load", "parse_address"]
 
 PREFIX = "STALLSCOPE_"
 #: Kubernetes gives every pod variables like these for each Service; one named stallscope is not a setting.
 _OF_KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_(TCP|UDP|SCTP).*)?)$")
-#: Cost of one heartbeat wake-up and of one slot with its report, CPU seconds.  Measured on a 2-core
-#: machine by ``make bench``; used only to refuse settings that cannot meet the budget.
-HEARTBEAT_COST_SECONDS = 60e-6
-SLOT_COST_SECONDS = 2.5e-3
-#: The same of one Postgres slot (three round trips) and of opening a connection with TLS and SCRAM (FIELD-NOTES 4).
-POSTGRES_COST_SECONDS = 5e-3
-CONNECT_COST_SECONDS = 10e-3
-#: One look at the sockets, with a thousand others beside ten watched ones (probes.connections).
-LOOK_COST_SECONDS = 2e-3
-#: One look at a process with twenty threads, and its share of the search (probes.processes).
-PROCESSES_COST_SECONDS = 1e-3
-#: Upper bound of one slot's readings in the history (48 windows of 14 numbers and their containers).
-SLOT_BYTES = 24_000
-#: The same of one look at seventeen pools with long names (measured: 8300), at the connections to 33 endpoints (26200),
-#: at eight processes (5500), and at one database from both sides (2900 and 4000).
-POOL_BYTES = 9_000
-CONNECTIONS_BYTES = 27_000
-PROCESSES_BYTES = 6_000
-POSTGRES_BYTES = 8_000
-#: One look at the app's output, at some hundred files, and at a page of a log collector; a hook sends each 2 s (measured).
-PIPE_COST_SECONDS = 0.2e-3
-FILES_COST_SECONDS = 3e-3
-HOOK_RATIO = 0.1e-3
-#: One call of google-cloud-logging with its connection, and what the library takes once it is loaded (measured: docs/log-delivery.md).
-CLOUD_CALL_COST_SECONDS = 15e-3
-LIBRARY_BYTES = 44 * 2**20
+#: What the hooks in the app's processes go by; often the whole pod or machine has the same environment.
+_OF_HOOKS = frozenset({"STALLSCOPE_HOOK", "STALLSCOPE_HOOK_NAME", "STALLSCOPE_HOOK_LOGS"})
+#: Of a value that is not accepted, so many characters are shown.
+_MOST_SHOWN = 100
 #: Agent and child without any history.
 BARE_BYTES = 62 * 2**20
-#: Upper bounds of one reading with 32 queues, and with two (measured: 23500 and 3000).
-QUEUES_BYTES = 28_000
-STREAMS_BYTES = 4_000
 
 
 class ConfigError(Exception):
@@ -66,52 +44,14 @@ class ConfigError(Exception):
 
 
 def predicted_cpu_ratio(config: Config) -> float:
-    """What these settings cost, share of one core: heartbeats + spins + slots."""
-    return (
-        HEARTBEAT_COST_SECONDS / config.suspension.heartbeat_seconds
-        + config.suspension.budget_ratio
-        + SLOT_COST_SECONDS / config.suspension.every_seconds
-        + SLOT_COST_SECONDS / config.cgroup.every_seconds / 2
-        + (SLOT_COST_SECONDS / config.requests.every_seconds if config.requests.metrics_url else 0.0)
-        + (SLOT_COST_SECONDS / config.pool.every_seconds if config.pool.metrics_url else 0.0)
-        + _logs_cpu_ratio(config)
-        + (LOOK_COST_SECONDS / config.connections.every_seconds if config.connections.ports else 0.0)
-        + (PROCESSES_COST_SECONDS / config.processes.every_seconds if config.watches_processes else 0.0)
-        + len(config.postgres.targets)
-        * (
-            POSTGRES_COST_SECONDS / config.postgres.every_seconds
-            + CONNECT_COST_SECONDS / config.postgres.connect_every_seconds
-        )
-    )
-
-
-def _logs_cpu_ratio(config: Config) -> float:
-    logs = config.logs
-    look = (
-        PIPE_COST_SECONDS * config.watches_output
-        + FILES_COST_SECONDS * len(logs.files)
-        + SLOT_COST_SECONDS * len(logs.metrics_urls)
-    )
-    delivery = config.log_delivery
-    calls = bool(delivery.log_names) / delivery.every_seconds
-    calls += bool(delivery.canary_log) / delivery.canary_every_seconds
-    return look / logs.every_seconds + HOOK_RATIO * bool(logs.hook_listen) + CLOUD_CALL_COST_SECONDS * calls
+    """What these settings cost, share of one core, as the probes say that they ask for."""
+    return sum(plan.cpu_seconds / plan.every for plan in planned(Context(config.sections)))
 
 
 def history_bytes(config: Config) -> int:
     """Upper bound of the history's memory."""
-    logs, postgres = config.logs, config.postgres
-    streams = STREAMS_BYTES * (config.watches_output + len(logs.files))
-    queues = QUEUES_BYTES * (bool(logs.hook_listen) + len(logs.metrics_urls))
-    rows = (
-        (config.suspension.every_seconds, SLOT_BYTES),
-        (config.pool.every_seconds, POOL_BYTES * bool(config.pool.metrics_url or logs.hook_listen)),
-        (config.connections.every_seconds, CONNECTIONS_BYTES * bool(config.connections.ports)),
-        (config.processes.every_seconds, PROCESSES_BYTES * config.watches_processes),
-        (postgres.every_seconds, POSTGRES_BYTES * len(postgres.targets)),
-        (logs.every_seconds, streams + queues),
-    )
-    return sum(int(config.history.seconds / every) * size for every, size in rows)
+    plans = planned(Context(config.sections))
+    return sum(int(config.history.seconds / plan.every) * plan.history_bytes for plan in plans)
 
 
 def load(
@@ -129,12 +69,15 @@ def load(
     tree: dict[str, Any] = {}
     source: dict[str, str] = {}
     if path is not None:
-        tree = _read_file(path, faults)
+        try:
+            tree = read_settings_file(path)
+        except ValueError as error:
+            faults.append(f"file {path}: {error}")
         source = dict.fromkeys(_dotted(tree), f"file {path}")
     given = [
         (name.removeprefix(PREFIX).lower().replace("__", "."), text, f"environment {name}")
         for name, text in sorted((environ or {}).items())
-        if name.startswith(PREFIX) and not _OF_KUBERNETES.search(name)
+        if name.startswith(PREFIX) and name not in _OF_HOOKS and not _OF_KUBERNETES.search(name)
     ] + [(key, text, f"flag for {key}") for key, text in flags]
     for key, text, where in given:
         section, dot, name = key.partition(".")
@@ -154,16 +97,6 @@ def load(
     if faults:
         raise ConfigError(faults)
     return config
-
-
-def _read_file(path: Path, faults: list[str]) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        faults.append(f"file {path}: {error.strerror}")
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        faults.append(f"file {path}: not TOML: {error}")
-    return {}
 
 
 def _dotted(tree: Mapping[str, Any]) -> list[str]:
@@ -189,13 +122,15 @@ def _sentence(fault: Any, source: Mapping[str, str]) -> str:
     where = source.get(key) or next((of for name, of in source.items() if name.startswith(f"{key}.")), "")
     suffix = f" ({where})" if where else ""
     if fault["type"] == "extra_forbidden":
-        return f"{path}{suffix}: no such setting{_near(fault['loc'])}"
+        return f"{path[:_MOST_SHOWN]}{suffix}: no such setting{_near(fault['loc'])}"
     message = fault["msg"].removeprefix("Value error, ")
     # Never a password: of addresses what stands before the @, of DSN places nothing, because a DSN may stand there.
     given = (
         "(not shown)" if path.startswith("postgres.targets") else re.sub(r"[^/\s'\"]*@", "...@", repr(fault["input"]))
     )
-    return f"{path} = {given}{suffix}: {message[0].lower()}{message[1:]}"
+    if len(given) > _MOST_SHOWN:
+        given = f"{given[:_MOST_SHOWN]}... ({len(given)} characters)"
+    return f"{path[:_MOST_SHOWN]} = {given}{suffix}: {message[0].lower()}{message[1:]}"
 
 
 def _near(loc: tuple[Any, ...]) -> str:

@@ -17,10 +17,10 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from agent import demo_relay
-from agent.demo_child import Child
-from agent.demo_quota import Group
-from agent.embedded import HOST
+from agent.commands.demo import relay
+from agent.commands.demo.child import Child
+from agent.commands.demo.quota import Group
+from agent.commands.embedded_postgres import HOST
 
 CORES = 0.05
 DELAY_SECONDS = 0.05
@@ -31,15 +31,15 @@ _INDEX = "CREATE INDEX customers_by_name ON customers (lower(name))"
 _PATIENCE = "-c statement_timeout=15000"
 
 
-class Trouble:
+class Fault:
     """One stall, not yet made.  What it starts ends with ``stack``.
 
-    Made before anything else is started, so that what is missing is told at once (NotAvailable).
+    Made before anything else is started, so that what is missing is reported at once (NotAvailable).
     """
 
     rows = FEW_ROWS
     #: Whether the demo reads what the app writes to its standard output.
-    heard = True
+    output_is_read = True
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
@@ -61,7 +61,7 @@ class Trouble:
         """A connection straight to the server; each statement is its own transaction."""
         return psycopg.connect(self._dsn, autocommit=True, application_name=f"demo-{name}", options=_PATIENCE)
 
-    def adopt(self, pid: int) -> None:
+    def add_process(self, pid: int) -> None:
         """Take in a process that is to suffer.  Raises OSError."""
 
     def stalled(self) -> AbstractContextManager[None]:
@@ -69,14 +69,14 @@ class Trouble:
         raise NotImplementedError
 
 
-class CpuLimit(Trouble):
+class CpuLimit(Fault):
     """A quota around app and agent, as one container would have it; the server is outside."""
 
     def __init__(self, stack: ExitStack) -> None:
         super().__init__(stack)
         self._group = stack.enter_context(closing(Group()))
 
-    def adopt(self, pid: int) -> None:
+    def add_process(self, pid: int) -> None:
         """Into the group, which has no limit yet."""
         self._group.add(pid)
 
@@ -90,7 +90,7 @@ class CpuLimit(Trouble):
             self._group.limit(None)
 
 
-class RowLock(Trouble):
+class RowLock(Fault):
     """An open transaction of another session holds the row that the app updates."""
 
     @contextmanager
@@ -102,7 +102,7 @@ class RowLock(Trouble):
             yield
 
 
-class MissingIndex(Trouble):
+class MissingIndex(Fault):
     """The server has to read a whole table for each query of the app."""
 
     rows = MANY_ROWS
@@ -116,46 +116,46 @@ class MissingIndex(Trouble):
             session.execute(_INDEX)
 
 
-class SlowNetwork(Trouble):
+class SlowNetwork(Fault):
     """A relay that app and agent go through, and that holds what it carries."""
 
     def prepare(self, dsn: str) -> str:
         """As always, with a relay before it."""
         super().prepare(dsn)
-        words = [sys.executable, "-I", "-S", "-B", demo_relay.__file__, HOST, str(conninfo_to_dict(dsn)["port"])]
+        words = [sys.executable, "-I", "-S", "-B", relay.__file__, HOST, str(conninfo_to_dict(dsn)["port"])]
         self._relay = self._stack.enter_context(closing(Child("relay", words)))
         return make_conninfo(dsn, port=int(self._relay.lines()[0]))
 
     @contextmanager
     def stalled(self) -> Iterator[None]:
         """Hold, and hold no more."""
-        self._relay.tell(str(DELAY_SECONDS))
+        self._relay.send_line(str(DELAY_SECONDS))
         yield
-        self._relay.tell("0")
+        self._relay.send_line("0")
 
 
-class StandingReader(Trouble):
+class StuckReader(Fault):
     """Nobody reads the app's standard output: the pipe is full within seconds, and its next write() waits."""
 
     @contextmanager
     def stalled(self) -> Iterator[None]:
         """Stop reading, and read on."""
-        self.heard = False
+        self.output_is_read = False
         try:
             yield
         finally:
-            self.heard = True
+            self.output_is_read = True
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """What is shown, what the agent is expected to find, and what is told when it begins and when it ends."""
+    """What is shown, what the agent is expected to find, and what is reported when it begins and when it ends."""
 
     title: str
     expected: tuple[str, ...]
     made: str
     lifted: str
-    trouble: type[Trouble]
+    fault: type[Fault]
 
 
 STALLS = {
@@ -194,6 +194,6 @@ STALLS = {
         "now the reader of the app's standard output stands, as a log collector does that is stuck: "
         "the pipe fills up, and the app waits in its next write()",
         "the log is read again",
-        StandingReader,
+        StuckReader,
     ),
 }

@@ -1,4 +1,4 @@
-"""The command line: ``run``, ``doctor``, ``demo``, ``report``, ``check-config``, ``explain``.
+"""The command line: ``run``, ``doctor``, ``demo``, ``report``, ``check-config``, ``explain``, ``hooks``.
 
 Exit codes: 0 done (doctor: healthy; demo: found), 1 findings (demo: others than expected), 2 cannot tell, 64 wrong
 usage, 69 something needed is not available (port taken, agent not reachable, no CPU quota), 78 unusable settings.
@@ -8,19 +8,34 @@ No fault ends as a traceback.
 from __future__ import annotations
 
 import argparse
-import asyncio
+import errno
 import gc
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from agent import __version__
-from agent.exits import BAD_CONFIG, CANNOT_TELL, FINDINGS, HEALTHY, UNAVAILABLE, USAGE
+from agent.commands.exits import (
+    BAD_CONFIG,
+    CANNOT_TELL,
+    FINDINGS,
+    HEALTHY,
+    UNAVAILABLE,
+    USAGE,
+    complain,
+    silence,
+)
+from agent.commands.hooks import LOADED_BY, hook_path
+from agent.commands.hooks import overview as hooks_overview
+from agent.commands.start import obstacle, open_standard_streams
 
-#: What ``demo`` can make; ``agent.demo_stalls`` has the table, which takes a while to load.
+#: A disk that is full, a quota, a limit of size, a device that fails, a descriptor that cannot be written to.
+_OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+#: What ``demo`` can make; ``agent.commands.demo.stalls`` has the table, which takes a while to load.
 STALLS = ("throttle", "lock", "slow-query", "network", "logs")
 
 
@@ -33,47 +48,33 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.  Returns the exit code."""
     gc.disable()  # a tenth of the start-up time, which counts double at a small quota; `run` switches it on again
-    _open_standard_streams()
+    open_standard_streams()
     try:
         return _dispatch(argv)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        _silence_output()  # the reader is gone (a pager that was closed): no news, and no traceback
+        silence(1)  # the reader is gone (a pager that was closed): no output, and no traceback
         return HEALTHY
     except OSError as error:
-        _silence_output()
-        print(f"stallscope: cannot write the output: {error.strerror or error}", file=sys.stderr)
+        silence(1)
+        what = "write the output" if error.errno in _OF_OUTPUT else "go on"
+        complain(f"cannot {what}: {error.strerror or error}")
         return UNAVAILABLE
+    finally:
+        complain()  # what could not be told until now need not be tried again
 
 
 def _dispatch(argv: Sequence[str] | None) -> int:
     """Run the command and flush what it printed, here where a failure to do so is caught."""
     try:
         arguments = _parser().parse_args(argv)
+        if arguments.command is not _run and callable(signal.getsignal(signal.SIGINT)):
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on it is caught above
         code: int = arguments.command(arguments)
     finally:
         sys.stdout.flush()
     return code
-
-
-def _silence_output() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
-def _open_standard_streams() -> None:
-    """Descriptors 0 to 2 must be open: otherwise a socket would get one of them, and our lines."""
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(fd)
-    for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
-
-
-def script() -> NoReturn:
-    """The ``stallscope`` command."""
-    sys.exit(main())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -118,6 +119,12 @@ def _parser() -> argparse.ArgumentParser:
     explain = commands.add_parser("explain", parents=[output], help="what a finding means and how it is judged")
     explain.add_argument("rule", nargs="?", metavar="RULE", help="one rule (default: list them)")
     explain.set_defaults(command=_explain)
+
+    hooks = commands.add_parser("hooks", help="where the files are that the app's own process loads, and how")
+    hooks.add_argument(
+        "--path", choices=LOADED_BY, metavar="LANGUAGE", help=f"print this one's directory: {', '.join(LOADED_BY)}"
+    )
+    hooks.set_defaults(command=_hooks)
     return parser
 
 
@@ -143,8 +150,8 @@ def _duration(text: str) -> float:
 
 def _load(arguments: argparse.Namespace) -> Any:
     """The settings, or ``None`` after every fault was printed."""
-    from agent.config import ConfigError, load  # noqa: PLC0415 - pydantic, not needed by every command
     from agent.rules import BY_ID  # noqa: PLC0415 - same
+    from agent.settings.load import ConfigError, load  # noqa: PLC0415 - pydantic, not needed by every command
 
     flags = list(arguments.set)
     if getattr(arguments, "listen", None):
@@ -152,8 +159,7 @@ def _load(arguments: argparse.Namespace) -> Any:
     try:
         return load(arguments.config, os.environ, flags, known_rules=tuple(BY_ID))
     except ConfigError as error:
-        for fault in error.faults:
-            print(f"stallscope: {fault}", file=sys.stderr)
+        complain(*error.faults)
         return None
 
 
@@ -161,20 +167,25 @@ def _run(arguments: argparse.Namespace) -> int:
     config = _load(arguments)
     if config is None:
         return BAD_CONFIG
-    from agent.service import serve_until_stopped  # noqa: PLC0415 - the whole agent
+    if why := obstacle():
+        complain(why)
+        return UNAVAILABLE
+    import asyncio  # noqa: PLC0415 - not needed by every command
+
+    from agent.commands.run import serve_until_stopped  # noqa: PLC0415 - the whole agent
 
     as_json = arguments.json or not sys.stdout.isatty()
     if not arguments.embedded_postgres:
         return asyncio.run(serve_until_stopped(config, as_json=as_json))
-    from agent.embedded import TARGET, EmbeddedPostgres, NotAvailable  # noqa: PLC0415 - only here
-    from agent.occasions import watching  # noqa: PLC0415 - only here
+    from agent.commands.embedded_postgres import TARGET, EmbeddedPostgres, NotAvailable  # noqa: PLC0415 - only here
+    from agent.settings.presets import watching  # noqa: PLC0415 - only here
 
     try:
         with EmbeddedPostgres() as database:
             os.environ[TARGET.removeprefix("env:")] = database.dsn
             return asyncio.run(serve_until_stopped(watching(config, "embedded", TARGET), as_json=as_json))
     except NotAvailable as reason:
-        print(f"stallscope: {reason}", file=sys.stderr)
+        complain(f"{reason}")
         return UNAVAILABLE
 
 
@@ -182,18 +193,23 @@ def _doctor(arguments: argparse.Namespace) -> int:
     config = _load(arguments)
     if config is None:
         return BAD_CONFIG
-    from agent.examination import examine  # noqa: PLC0415 - the whole agent
+    if why := obstacle():
+        complain(why)
+        return UNAVAILABLE
+    import asyncio  # noqa: PLC0415 - not needed by every command
+
+    from agent.commands.doctor import examine  # noqa: PLC0415 - the whole agent
 
     try:
         report = asyncio.run(examine(config, arguments.seconds, progress=sys.stderr))
     except OSError as error:
-        print(f"stallscope: cannot measure: {error.strerror or error}", file=sys.stderr)
+        complain(f"cannot measure: {error.strerror or error}")
         return UNAVAILABLE
     return _show(report, arguments.json)
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    from agent.demo import show  # noqa: PLC0415 - psycopg and more
+    from agent.commands.demo.stage import show  # noqa: PLC0415 - psycopg and more
 
     return show(arguments.stall)
 
@@ -207,21 +223,21 @@ def _show(report: dict[str, Any], as_json: bool) -> int:
         print(console.render(report, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ), end="")
     if report["findings"]:
         return FINDINGS
-    return CANNOT_TELL if report["verdict"].startswith("Cannot tell") else HEALTHY
+    return HEALTHY if report["conclusive"] else CANNOT_TELL
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from agent.remote import Unreachable, get_report  # noqa: PLC0415 - urllib, only here
+    from agent.commands.report import Unreachable, get_report  # noqa: PLC0415 - urllib, only here
 
     try:
         report = get_report(arguments.url)
     except Unreachable as error:
-        print(f"stallscope: {error}", file=sys.stderr)
+        complain(f"{error}")
         return UNAVAILABLE
     try:
         return _show(report, arguments.json)
     except (LookupError, TypeError, ValueError, AttributeError):
-        print(f"stallscope: {arguments.url}: the answer is not a whole report of stallscope", file=sys.stderr)
+        complain(f"{arguments.url}: the answer is not a whole report of stallscope")
         return UNAVAILABLE
 
 
@@ -229,8 +245,10 @@ def _check_config(arguments: argparse.Namespace) -> int:
     config = _load(arguments)
     if config is None:
         return BAD_CONFIG
-    from agent.config import history_bytes, predicted_cpu_ratio  # noqa: PLC0415 - after the check
+    from agent.settings.load import history_bytes, predicted_cpu_ratio  # noqa: PLC0415 - after the check
+    from agent.settings.outside import remarks  # noqa: PLC0415 - same
 
+    complain(*remarks(config, os.environ))
     if arguments.json:
         print(json.dumps(config.model_dump(mode="json"), indent=2))
         return HEALTHY
@@ -255,19 +273,24 @@ def _toml(value: Any) -> str:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    from agent.explain import as_json, as_text, overview  # noqa: PLC0415 - only here
+    from agent.commands.explain import as_json, as_text, overview  # noqa: PLC0415 - only here
     from agent.rules import BY_ID, RULES  # noqa: PLC0415 - same
 
     if arguments.rule is None:
         print(json.dumps([as_json(rule) for rule in RULES], indent=2) if arguments.json else overview(RULES), end="\n")
         return HEALTHY
     if arguments.rule not in BY_ID:
-        print(f"stallscope: no such rule {arguments.rule!r}; known: {', '.join(BY_ID)}", file=sys.stderr)
+        complain(f"no such rule {arguments.rule!r}; known: {', '.join(BY_ID)}")
         return USAGE
     rule = BY_ID[arguments.rule]
     print(json.dumps(as_json(rule), indent=2) if arguments.json else as_text(rule))
     return HEALTHY
 
 
-if __name__ == "__main__":
-    script()
+def _hooks(arguments: argparse.Namespace) -> int:
+    try:
+        print(hook_path(arguments.path) if arguments.path else hooks_overview())
+    except FileNotFoundError as reason:
+        complain(f"{reason}")
+        return UNAVAILABLE
+    return HEALTHY

@@ -1,0 +1,31 @@
+"""``stallscope hooks``: where the files are that go into the app's own process, and how it loads them.
+
+They come with this program, so that both are of one version; nothing here imports them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+#: By language: how the app's process loads its hook, with {path} for what ``hooks --path`` prints.
+LOADED_BY = {
+    "python": "PYTHONPATH={path}/auto",
+    "node": "NODE_OPTIONS=--require={path}/stallscope-hook.js",
+}
+#: Beside our packages: in a wheel under a name that nobody else has, in a checkout as it is there.
+_INSTALLED = Path(__file__).resolve().parents[2]
+_FOLDERS = ("stallscope_hooks", "hooks")
+
+
+def hook_path(language: str, beside: Path = _INSTALLED) -> Path:
+    """The directory of this language's hook.  Raises FileNotFoundError where this installation has none."""
+    for folder in _FOLDERS:
+        if (path := beside / folder / language).is_dir():
+            return path
+    raise FileNotFoundError(f"the {language} hook is not in this installation: no {' or '.join(_FOLDERS)} in {beside}")
+
+
+def overview() -> str:
+    """The environment variable that loads each hook, as a shell takes it."""
+    lines = [f"{language:<8}{how.format(path=hook_path(language))}" for language, how in LOADED_BY.items()]
+    return "\n".join(["In the environment of the app's process, beside this agent:", "", *lines])

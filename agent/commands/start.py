@@ -1,0 +1,42 @@
+"""Before anything is started: what keeps the agent from measuring at all, and descriptors that every process has."""
+
+from __future__ import annotations
+
+import io
+import os
+import resource
+import sys
+
+#: The loop and its child take a dozen; each look at /proc, each database and each scrape some more.
+FEWEST_FILES = 32
+
+
+def obstacle(proc: str = "/proc") -> str:
+    """Why the agent cannot run here, "" when it can."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < FEWEST_FILES:
+        return f"{soft} open files are allowed (ulimit -n), and at least {FEWEST_FILES} are needed"
+    try:
+        found = os.readlink(f"{proc}/self")
+    except OSError as error:
+        return (
+            f"{proc}/self: {error.strerror}: nothing can be measured without /proc; mount it (mount -t proc proc /proc)"
+        )
+    if found != str(os.getpid()):
+        return (
+            f"{proc} is of another PID namespace: this process is {os.getpid()} and is called {found} there; "
+            "mount its own (mount -t proc proc /proc)"
+        )
+    return ""
+
+
+def open_standard_streams() -> None:
+    """Descriptors 0 to 2 must be open: otherwise a socket would get one of them, and our lines."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(fd)
+    for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a bar of the report may be no letter of this locale

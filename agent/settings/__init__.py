@@ -1,0 +1,1 @@
+"""The settings: their tree, how they are read, and presets for an occasion."""
