@@ -9,34 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
 
 from agent.history import History
 from agent.report import Advice, Evidence, Scope, Severity
-from probes.reading import Reading
-
-#: What whoever takes the client's CPU makes of its database connections.
-IDLE_CLIENT = ("client_suspended_holding_connection", "client_not_reading", "pool_saturated")
-#: Whoever takes the app's CPU, the first of them that is found.
-CPU_TAKERS = (
-    "cpu_throttled_between_requests", "cpu_quota_throttled", "cpu_stolen", "cpu_suspended", "cpu_contended", "instance_frozen",
-)  # fmt: skip
+from agent.rules.causal_graph import Case
+from agent.rules.confidence import Confidence
+from probes.reading import Code, Reading
 
 
 @dataclass(frozen=True, slots=True)
 class Present:
     """The condition holds now.  ``started`` is monotonic seconds when it is known more exactly.
 
-    ``because_of`` names findings of which it is only the mechanism in this case, as ``Rule.explains`` does for every case;
-    the first that is present counts, and these before those.
+    ``cases`` are what was seen of which :mod:`agent.rules.causal_graph` says whose mechanism it then is.
+    ``share`` is how much of the time, or of the connections, is lost to it: 0 to 1, ``None`` where that is not what the
+    rule measures.
     """
 
     severity: Severity
-    confidence: float
+    confidence: Confidence
     scope: Scope
     evidence: tuple[Evidence, ...]
     advice: Advice
     started: float | None = None
-    because_of: tuple[str, ...] = ()
+    cases: tuple[Case, ...] = ()
+    share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +48,11 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """It cannot be judged here: why, and what would make it possible."""
+    """It cannot be judged here: why, and what would make it possible.  The ``code`` decides, the sentences only tell."""
 
     because: str
     remedy: str = ""
+    code: Code = Code.UNSPECIFIED
 
 
 Judgement = Present | Absent | Unknown
@@ -74,7 +74,6 @@ class Rule:
 
     ``needs`` are the reading types without which it cannot be judged, ``uses`` those of which any one will do;
     ``span_seconds`` is the window that it looks at; ``for_seconds`` and ``clear_seconds`` are the engine's hysteresis.
-    ``explains`` names findings that are only the mechanism of this one when both are present.
     While a ``vital`` rule is unknown nobody may call the service healthy.
     With ``judges_coverage`` it looks itself at which of its sources are silent: each of them shows something else.
     """
@@ -85,12 +84,12 @@ class Rule:
     disproof: str
     needs: tuple[type[Reading], ...]
     thresholds: tuple[Threshold, ...]
+    confidences: tuple[Confidence, ...]
     span_seconds: float
     judge: Callable[[History], Judgement]
     advice: str
     for_seconds: float = 0.0
     clear_seconds: float = 10.0
-    explains: tuple[str, ...] = ()
     vital: bool = False
     uses: tuple[type[Reading], ...] = ()
     judges_coverage: bool = False
@@ -103,3 +102,14 @@ class Rule:
     def can_run(self, watched: Collection[type[Reading]]) -> bool:
         """Whether what it rests on is watched at all."""
         return set(self.needs) <= set(watched) and (not self.uses or not set(self.uses).isdisjoint(watched))
+
+
+def load(package: str, *ids: str) -> tuple[Rule, ...]:
+    """The rules of a room: ``RULE`` of each of these modules, which are named as their findings."""
+    return tuple(_rule(import_module(f"{package}.{id}")) for id in ids)
+
+
+def _rule(module: ModuleType) -> Rule:
+    rule = module.RULE
+    assert isinstance(rule, Rule)
+    return rule

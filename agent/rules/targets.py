@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from agent import waits
-from agent.breakdown import RoundTrip, round_trips
 from agent.history import History
 from agent.report import Severity
 from agent.rules.rule import Absent, Judgement, Present, Unknown
-from probes.connections import ConnectionsReading
-from probes.postgres_server import PRIVILEGE, PostgresServerReading
-from probes.reading import Reading
+from agent.views import connections
+from agent.views.cpu import RoundTrip, round_trips
+from probes.postgres.server import PostgresServerReading
+from probes.reading import Code, Reading
+from probes.sockets.connections import ConnectionsReading
 
-__all__ = ["GRANT", "PRIVILEGE", "Severity"]
+__all__ = ["GRANT", "Severity"]
 
 _ORDER: tuple[Severity, ...] = ("info", "warning", "critical")
 #: One or two may fall into a burst of rows.
@@ -24,25 +24,26 @@ GRANT = "GRANT pg_monitor TO the role of the agent, or use the app's own role"
 def worst(history: History, kind: type[Reading], judge: Callable[[History, str], Judgement]) -> Judgement:
     """Judge every target of this reading type."""
     found = [judge(history, target) for target in history.targets(kind)]
-    return worst_of(found) or Unknown(f"no {kind.probe} has been read yet")
+    return worst_of(found) or Unknown(f"no {kind.probe} has been read yet", code=Code.NOT_YET)
 
 
 def endpoint(
-    history: History, seconds: float, judge: Callable[[History, str, waits.Connections], Judgement]
+    history: History, seconds: float, judge: Callable[[History, str, connections.Connections], Judgement]
 ) -> Judgement:
     """Judge every remote endpoint of the app's connections."""
     readings = history.window(ConnectionsReading, seconds)
     if len(readings) < LEAST_READINGS:
-        return Unknown("the connections have not been looked at for half a minute", "wait")
+        return Unknown("the connections have not been sampled for half a minute", "wait", Code.NOT_YET)
     latest = readings[-1]
     if latest.unread_ratio is None and "unread_ratio" in latest.unseen:
-        return Unknown(latest.unseen["unread_ratio"], "allow NETLINK_SOCK_DIAG")
-    seen = waits.connections(history, seconds)
+        refused = latest.unseen["unread_ratio"]
+        return Unknown(refused, "allow NETLINK_SOCK_DIAG", refused.code)
+    seen = connections.connections(history, seconds)
     found = [judge(history, remote, each) for remote, each in seen.items() if each.readings >= LEAST_READINGS]
     if found:
         return worst_of(found) or found[0]
     if seen:
-        return Unknown("connections to a watched port have been seen for less than half a minute", "wait")
+        return Unknown("connections to a watched port have been seen for less than half a minute", "wait", Code.NOT_YET)
     return Absent("there is no connection to a watched port")
 
 
@@ -78,9 +79,11 @@ def unseen(history: History, target: str, field: str) -> Unknown:
     """Why the server view of a database does not say this."""
     latest = history.latest(PostgresServerReading, target)
     if latest is not None and field in latest.unseen:
-        return Unknown(f"{name(target)}: {latest.unseen[field]}", GRANT if latest.unseen[field] == PRIVILEGE else "")
-    because, remedy = history.why_missing(PostgresServerReading, 60.0, target)
-    return Unknown(because or f"{name(target)} has not been asked about its sessions twice yet", remedy)
+        reason = latest.unseen[field]
+        remedy = GRANT if reason.code is Code.NOT_PERMITTED else ""
+        return Unknown(f"{name(target)}: {reason}", remedy, reason.code)
+    never = f"{name(target)} has not been asked about its sessions twice yet"
+    return Unknown(*history.why_missing(PostgresServerReading, 60.0, target).otherwise(never))
 
 
 def statement_seconds(history: History, seconds: float, target: str) -> float | None:
@@ -103,5 +106,7 @@ def short_trip(history: History, seconds: float, target: str, least: int, latest
     """
     trip = round_trips(history, seconds, target, latest).get("short")
     if trip is None or trip.count < least:
-        return Unknown(f"{name(target)} has not answered {least} times in the last minute", "wait, or see why")
+        return Unknown(
+            f"{name(target)} has not answered {least} times in the last minute", "wait, or see why", Code.NOT_YET
+        )
     return trip

@@ -1,0 +1,84 @@
+"""Who explains whom: the one table of causes and effects among findings.
+
+When both are present, the effect is only the mechanism of its cause: the report marks it ``explained_by`` the cause and
+says what to do about the cause.  Of several causes that are present the first in this table counts; a link that holds in
+certain *cases* only, counts where the effect's rule saw that case (``Present.cases``), and then before those that always hold.
+
+Standard library only: rules, engine and documentation all read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+#: Whoever takes the app's CPU.
+CPU_TAKERS = (
+    "cpu_throttled_between_requests", "cpu_quota_throttled", "cpu_stolen", "cpu_suspended", "cpu_contended", "instance_frozen",
+)  # fmt: skip
+
+
+class Case(Enum):
+    """What a rule saw that makes a link hold; the value ends a sentence that begins with "when"."""
+
+    WRITE_WAITS = "the app's write() to standard output waits in most samples"
+    LEAVES_BY_STDOUT = "the queue empties into standard output"
+    REFUSED = "deliveries of the queue were refused for want of quota (429)"
+    ON_A_CLOCK = "the gaps end on the clock of a CPU limit"
+    CPU_WITHHELD = "the app's CPU is taken away most of the time and what waits still moves"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Each of ``causes`` explains each of ``effects``: always, or where ``case`` was seen."""
+
+    causes: tuple[str, ...]
+    effects: tuple[str, ...]
+    why: str
+    case: Case | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CausalGraph:
+    """The links, in the order in which causes are preferred."""
+
+    links: tuple[Link, ...]
+
+    def causes(self, effect: str, cases: Collection[Case] = ()) -> Iterator[str]:
+        """What may explain this finding, first choice first: what these cases show, then what always holds."""
+        here = [link for link in self.links if effect in link.effects]
+        for link in (*(link for link in here if link.case in cases), *(link for link in here if link.case is None)):
+            yield from link.causes
+
+    def effects(self, cause: str, case: Case | None = None) -> tuple[str, ...]:
+        """What this finding explains always, or in this case."""
+        links = (link for link in self.links if cause in link.causes and link.case is case)
+        return tuple(effect for link in links for effect in link.effects)
+
+
+GRAPH = CausalGraph((
+    Link(("log_pipe_blocked",), ("client_not_reading", "pool_saturated"),
+         "a thread that sleeps in write() reads no reply and gives no connection back", Case.WRITE_WAITS),
+    Link(("log_pipe_blocked",), ("log_queue_in_memory",), "what the pipe does not take stays in the queue before it", Case.LEAVES_BY_STDOUT),
+    Link(("log_quota_exceeded",), ("log_queue_in_memory",), "refused entries are sent again, more slowly than new ones come", Case.REFUSED),
+    Link(("log_queue_in_memory",), ("log_delivery_late",), "late entries wait in the app's own queue", Case.CPU_WITHHELD),
+    Link(CPU_TAKERS, ("log_queue_in_memory", "log_delivery_late"), "a log client without CPU delivers less than the app logs", Case.CPU_WITHHELD),
+    Link(("cpu_throttled_between_requests",), ("cpu_quota_throttled", "cpu_suspended", "cpu_stolen"),
+         "the same gaps; that they come between requests says who makes them"),
+    Link(("cpu_quota_throttled",), ("cpu_stolen",), "a limit on the virtual machine loses its ticks too", Case.ON_A_CLOCK),
+    Link(CPU_TAKERS, ("client_suspended_holding_connection", "client_not_reading", "pool_saturated"),
+         "a client without CPU reads no reply and gives no connection back"),
+    Link(("connections_exhausted",), ("database_unreachable",), "a server without a free slot answers nobody new"),
+    Link(("database_unreachable",), ("pool_saturated",), "connections to a database that does not answer are not given back"),
+    Link(("proxy_or_server_starved",), ("database_slow",), "a server without CPU works long on every statement"),
+    Link(("database_slow", "database_locked", "network_slow", "proxy_or_server_starved"), ("waiting_for_database", "pool_saturated"),
+         "it is what the client waits for, and a connection is in use while it waits"),
+    Link(("waiting_for_database",), ("pool_saturated",), "a connection is in use while it waits"),
+    Link(("client_suspended_holding_connection",), ("client_not_reading", "pool_saturated"), "a stopped client reads nothing and gives nothing back"),
+    Link(("client_not_reading",), ("pool_saturated",), "a connection is in use until its reply is read"),
+    Link(("client_cpu_bound",), ("client_not_reading", "pool_saturated"), "a thread that computes reads no reply and gives no connection back"),
+    Link(("log_queue_in_memory",), ("memory_near_limit", "log_delivery_late"), "what waits is memory, and arrives late"),
+    Link(("log_files_in_memory",), ("memory_near_limit",), "files on a file system in memory count against the limit"),
+    Link(("log_quota_exceeded",), ("log_delivery_late", "log_entries_dropped"), "refused entries are sent again later, or lost"),
+))  # fmt: skip

@@ -1,0 +1,169 @@
+"""More threads want the CPUs than there are CPUs: run delay without throttling.
+
+Spins are asked rather than heartbeats: a thread that wakes from sleep is let in quickly by the
+scheduler, one that wants to go on running is not, and the app's busy threads are of the second kind.
+"""
+
+from __future__ import annotations
+
+from agent.history import History
+from agent.report import Advice, Evidence
+from agent.rules import raising
+from agent.rules.confidence import by_kernel, measured
+from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from agent.views import backlog, place
+from agent.views.cpu import cores_used, cpu_breakdown, spin_view
+from probes.app.processes import ProcessesReading
+from probes.cpu.suspension import SuspensionReading
+from probes.host.cgroup import CgroupReading
+from probes.reading import Code
+
+SPAN = 60.0
+SHARE = Threshold(
+    "time for which ready work waits for a CPU, at least",
+    0.25,
+    "ratio",
+    "a busy thread loses a quarter of its speed; three on two CPUs lose a third",
+)
+RECENT = Threshold(
+    "busy-loop probes that are judged",
+    5,
+    "",
+    "a probe that waited is repeated some seconds later: a single one may be chance",
+)
+LEAST = Threshold(
+    "busy-loop probes of these that waited for a CPU, at least", 3, "", "most of them, not one with a long wait"
+)
+SPREAD = Threshold(
+    "time from the first to the last probe that waited, at least",
+    10.0,
+    "seconds",
+    "longer than another process takes to start",
+)
+STARTED = Threshold(
+    "time with heartbeats, at least, for them to count", 20.0, "seconds", "the agent's own start fills a small machine"
+)
+WHOLE = Threshold(
+    "use of the CPU limit from which nothing else holds the work", 0.9, "ratio", "asked where no probe was made"
+)
+SELF = Threshold(
+    "use of all CPUs by this container, from which it crowds itself",
+    0.7,
+    "ratio",
+    "its neighbours have less than a third of them",
+)
+APP = Threshold(
+    "CPU used in the agent's container, from which an app must be in it",
+    0.2,
+    "cores",
+    "twenty times what the agent may use",
+)
+WAITED = Threshold(
+    "wait of a busy-loop probe for a CPU, at least, to count", 0.001, "seconds", "less is the cost of a switch"
+)
+PLAIN = measured(5, 5, where="plain")
+GUEST = measured(
+    0,
+    3,
+    where="guest",
+    mended=3,
+    note="what the host takes is run delay there; three more at the agent's own start are mended",
+)
+
+
+def _judge(history: History) -> Judgement:
+    if (no := place.cannot_count(history, "run_delay")) is not None:
+        return Unknown(*no)
+    view = spin_view(history, SPAN, int(RECENT.value))
+    cpu = cpu_breakdown(history, SPAN)
+    beat = cpu.shares["suspended_contention"] if cpu and cpu.seconds >= STARTED.value else 0.0
+    spun = view.causes.contention / view.wall if view.wall else 0.0
+    waited = view.with_cause("contention", WAITED.value)
+    spread = waited[-1].start - waited[0].start if waited else 0.0
+    if spun >= SHARE.value > beat and len(view.spins) < RECENT.value and spread < SPREAD.value:
+        return Unknown(
+            f"{len(waited)} of {len(view.spins)} busy-loop probes waited for a CPU: too few to judge by",
+            "wait half a minute",
+            Code.NOT_YET,
+        )
+    share = max(beat, spun if len(waited) >= LEAST.value else 0.0)
+    used, platform = cores_used(history, SPAN), place.where(history)
+    if not view.spins and beat < SHARE.value:
+        return _without_spins(history, used)
+    ours = _with_the_app(history, used)
+    use = ours / platform.cpus if ours is not None and platform is not None and platform.cpus else None
+    told = (
+        Evidence(f"a thread that wants to run waits {spun:.0%} of the time for a CPU", spun, "ratio"),
+        Evidence(f"a thread that wakes up waits {beat:.0%} of the time", beat, "ratio"),
+    )  # fmt: skip
+    evidence = (
+        *(told if spun >= beat else reversed(told)),
+        *([Evidence(f"the app and this agent use {use:.0%} of all CPUs", use, "ratio")] if use is not None else [NOT_SEEN]),
+    )  # fmt: skip
+    if share < SHARE.value:
+        return Absent(f"run delay beyond the quota took {share:.1%} of the time", evidence)
+    own = use is not None and use >= SELF.value
+    advice = Advice(
+        OWN_ADVICE if own else ADVICE if use is not None else EITHER_ADVICE, _changes(history, own), "more CPU reserved or billed",
+        "changing the billing mode or raising a CPU limit: no limit is the cause",
+    )  # fmt: skip
+    return Present("warning", by_kernel(history, PLAIN, GUEST), place.scope(history), evidence, advice, share=share)
+
+
+def _with_the_app(history: History, used: float | None) -> float | None:
+    """Cores that this container and the app's use; ``None`` where the app's share cannot be seen, so that nobody is blamed for it."""
+    group = backlog.app_group(history)
+    if group == "":
+        return used
+    if group is not None:
+        app = cores_used(history, SPAN, group)
+    else:
+        processes = history.latest(ProcessesReading)
+        cores = processes.cpu_cores if processes is not None and processes.own_group is False else None
+        app = sum(cores.values()) if cores else None
+    if app is not None:
+        return app + (used or 0.0)
+    # Alone in its container an agent uses next to nothing: what uses more is the app beside it.
+    return used if used is not None and used >= APP.value else None
+
+
+def _without_spins(history: History, used: float | None) -> Judgement:
+    """No spin is made while a limit holds the work anyway; who gets all of that limit waits for nobody else."""
+    reading = history.latest(CgroupReading)
+    limit = reading.cpu_limit_cores if reading is not None else None
+    if limit and used is not None and used >= WHOLE.value * limit:
+        why = f"the container gets {used:.2f} of the {limit:.2f} cores of its limit: nothing else holds it up"
+        return Absent(why, (Evidence(why, used, "cores"),))
+    return Unknown(
+        "no busy-loop probe in the last minute: a heartbeat alone does not feel crowded CPUs", code=Code.NOT_YET
+    )
+
+
+def _changes(history: History, own: bool) -> tuple[str, ...]:
+    if own:
+        return ("run fewer busy threads or workers than there are CPUs", "or add CPUs")
+    here = raising.platform_here(history)
+    apart = () if here.sizes else ("move busy neighbours to other CPUs or machines (Kubernetes: podAntiAffinity)",)
+    return (*raising.share_of_cpu(history), *apart)
+
+
+ADVICE = "Other work keeps the CPUs busy: give this container a larger share of the machine, or its neighbours less."
+EITHER_ADVICE = (
+    "Look who keeps the CPUs busy: other containers, the app of this one, or neighbours. The app's own use is not seen from here: "
+    "shareProcessNamespace and app.process, or the agent in the app's container, would show it."
+)
+NOT_SEEN = Evidence("how much of the CPUs the app itself uses is not seen from here")
+OWN_ADVICE = "The app's own threads crowd each other out: run fewer of them, or add CPUs."
+
+RULE = Rule(
+    id="cpu_contended",
+    title="Ready work waits for a CPU",
+    meaning="Threads that are ready wait in the run queue because all CPUs run something else; no limit is at work.",
+    disproof="run delay in /proc/PID/schedstat grows by less than a quarter of a busy thread's wall time",
+    needs=(SuspensionReading,),
+    thresholds=(SHARE, RECENT, LEAST, SPREAD, STARTED, WHOLE, SELF, APP, WAITED),
+    confidences=(PLAIN, GUEST),
+    span_seconds=SPAN,
+    judge=_judge,
+    advice=ADVICE,
+)

@@ -1,0 +1,162 @@
+"""The CPU is taken away, and the counters that would say by whom cannot count here.
+
+The honest finding of gVisor and of guests without a steal clock: the gaps are certain, their cause is
+not visible.  Gaps on the clock of a limit are that limit's (``cpu_quota_throttled``); until there are enough of them to see a
+clock or that there is none, nobody is convicted.  Only large gaps convict: unthrottled systems make many of 0.5 to 7 ms and now and then one
+of 20 to 41 ms under heavy contention.
+"""
+
+from __future__ import annotations
+
+from agent.history import History
+from agent.report import Advice, Evidence, Severity
+from agent.rules.confidence import not_measured
+from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from agent.views import place
+from agent.views.attribution import attribute, digest
+from agent.views.comb import LEAST_ENDS, releases
+from agent.views.cpu import SpinView, cpu_breakdown, spin_view
+from probes.cpu.spinner import STOP_GAP_SECONDS
+from probes.cpu.suspension import SuspensionReading, Window
+from probes.reading import Code
+
+SPAN = 15.0
+SPINS_SPAN = 90.0
+GAP = Threshold(
+    "gap that no counter explains, at least",
+    0.03,
+    "seconds",
+    "without any limit 41 ms were seen beside busy neighbours (docs/evidence/measured-facts.md): two gaps are asked for",
+)
+BURN = Threshold(
+    "CPU that a busy-loop probe got before a shorter gap, at least",
+    0.04,
+    "seconds",
+    "on crowded CPUs nothing runs that long undisturbed",
+)
+ONCE = Threshold(
+    "the longest gap of such a probe, as a share of all its gaps, at least",
+    0.8,
+    "ratio",
+    "a limit stops a burst once in a period",
+)
+SHARE = Threshold("time in which ready work is held, at least", 0.1, "ratio", "asked beside two such gaps")
+EITHER = not_measured(0.6, "some gaps at one phase of a period, some not", "while the clock of a limit is not decided")
+OFF_THE_CLOCK = not_measured(
+    0.8, "the gaps are certain; who makes them is out of sight", "where there is no such clock"
+)
+SEVERE = Threshold("time in which ready work is held, critical from", 0.5, "ratio", "more time held than running")
+
+
+def _judge(history: History) -> Judgement:
+    cpu = cpu_breakdown(history, SPAN)
+    if cpu is None:
+        return Unknown("no heartbeat has been seen yet", code=Code.NOT_YET)
+    windows = [w for r in history.window(SuspensionReading, SPAN) for w in digest(r).large]
+    share = cpu.shares["suspended_unknown"]
+    late = [w for w in windows if _unexplained(w)]
+    view = spin_view(history, SPINS_SPAN, most=3)
+    spins = [w for w in view.spins if _unexplained(w)]
+    evidence = [Evidence(f"ready work was held {share:.0%} of the time", share, "ratio")]
+    available = None
+    if spins:
+        last = max(spins, key=lambda w: w.longest)
+        burned = last.end - last.start - last.gap_seconds
+        available = 1 - last.gap_seconds / (last.end - last.start)
+        text = (
+            f"a burst got {burned:.3f} s of CPU, then nothing for {last.longest:.3f} s: "
+            f"at most {available:.0%} of a core is available"
+        )
+        evidence.insert(0, Evidence(text, available, "ratio"))
+    if late and (longest := max(w.longest for w in late)):
+        evidence.append(Evidence(f"the longest gap was {longest:.3f} s", longest, "seconds"))
+    big = sum(w.gaps for w in late)
+    by_beat = share >= SHARE.value and big >= 2
+    seen = releases(history)
+    why = [no.because for name in ("cgroup_throttled", "run_delay") if (no := place.cannot_count(history, name))]
+    if not by_beat and len(spins) < 2:
+        return _not_convicted(share, view, felt_large=bool(windows), blind=bool(why), evidence=tuple(evidence))
+    if seen.comb is not None:
+        return Absent("the gaps end on the clock of a CPU limit: see cpu_quota_throttled", tuple(evidence))
+    if seen.ends < LEAST_ENDS:
+        return Unknown(
+            f"{seen.ends} large gaps, too few to distinguish a CPU limit from other work on these CPUs",
+            "wait half a minute: the agent's next probes show whether a limit has a clock here",
+            Code.NOT_YET,
+        )
+    if seen.on_no_comb:
+        text = f"{seen.ends} gaps ended at any moment of a period: no CPU limit's clock, so other work on the machine or its host"
+        evidence.insert(0, Evidence(text, float(seen.ends)))
+    if why:
+        evidence.append(Evidence(f"the cause is not visible here: {why[0]}"))
+    # What only the agent's own spins met has slowed nobody yet: it is no emergency.
+    severity: Severity = "critical" if by_beat and share >= SEVERE.value else "warning"
+    sure = OFF_THE_CLOCK if seen.on_no_comb else EITHER
+    return Present(
+        confidence=sure,
+        severity=severity,
+        scope=place.scope(history),
+        evidence=tuple(evidence),
+        advice=ADVICE_NO_LIMIT,
+        share=share,
+    )
+
+
+def _not_convicted(
+    share: float, view: SpinView, *, felt_large: bool, blind: bool, evidence: tuple[Evidence, ...]
+) -> Judgement:
+    """Too little to convict: absent when something was tried and nothing is left unexplained."""
+    if not view.spins and not felt_large:
+        return Unknown(
+            "no burst of CPU has been tried yet, and a heartbeat does not feel the limit of an idle container",
+            "wait for the next busy-loop probes, or make suspension.spin_every_seconds shorter",
+            Code.NOT_YET,
+        )
+    if blind and share >= SHARE.value:
+        return Unknown(
+            f"ready work was held {share:.0%} of the time in gaps below {GAP.value * 1000:.0f} ms: a mild limit and "
+            "other work on the CPUs cannot be distinguished where run delay is not counted",
+            "check the host's cpu.stat and run queue",
+            Code.CANNOT_COUNT,
+        )
+    return Absent(f"no large gap is unexplained; ready work was held {share:.1%} of the time", evidence)
+
+
+def _unexplained(window: Window) -> bool:
+    """Whether most of a large gap has no cause that a counter showed."""
+    large = window.longest >= GAP.value or _limit_shaped(window)
+    return large and attribute(window).unknown > window.gap_seconds / 2
+
+
+def _limit_shaped(window: Window) -> bool:
+    """A long burst that ran undisturbed and was then stopped once: contention does not look like that."""
+    burned = window.end - window.start - window.gap_seconds
+    once = window.longest >= STOP_GAP_SECONDS and window.longest >= ONCE.value * window.gap_seconds
+    return window.spin and once and burned >= BURN.value
+
+
+ADVICE = "Give this instance a larger share of the machine it runs on, or take its neighbours away; no CPU limit was seen at work."
+ADVICE_NO_LIMIT = Advice(
+    ADVICE,
+    (
+        "check the host's run queue and steal while this is seen: the host's cpu.stat of this container shows a limit if there is one",
+        "a machine or instance type with dedicated CPU, or fewer neighbours on this host",
+    ),
+    "more CPU reserved or billed",
+    "another billing mode or a higher CPU limit: no limit's clock is in the gaps; nor a faster database",
+)
+
+RULE = Rule(
+    id="cpu_suspended",
+    title="The CPU is taken away, by what cannot be seen from here",
+    meaning="Code stops running for tens of milliseconds at a time. The kernel counters that would name the cause "
+    "cannot count here, so a zero in them clears nobody.",
+    disproof="the host's own counters of this container show no throttling and no steal at the same time",
+    needs=(SuspensionReading,),
+    thresholds=(GAP, BURN, ONCE, SHARE, SEVERE),
+    confidences=(EITHER, OFF_THE_CLOCK),
+    span_seconds=SPAN,
+    judge=_judge,
+    advice=ADVICE,
+    vital=True,
+)

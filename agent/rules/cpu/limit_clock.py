@@ -1,0 +1,79 @@
+"""A CPU limit that no counter shows, known by its clock: what :mod:`agent.rules.cpu.cpu_quota_throttled` says of it."""
+
+from __future__ import annotations
+
+from agent.history import History
+from agent.report import Advice, Evidence, Severity
+from agent.rules import raising
+from agent.rules.confidence import not_measured
+from agent.rules.rule import Present, Threshold
+from agent.views import comb, place
+from agent.views.comb import Comb, uncounted_limit
+from agent.views.cpu import cpu_breakdown
+
+SPAN = 15.0
+HELD = Threshold(
+    "time in which a limit that is known by its clock holds ready work, at least",
+    0.05,
+    "ratio",
+    "half of what a limit of 0.8 cores does to a busy thread",
+)
+MOSTLY_HELD = Threshold(
+    "time in which a limit that is known by its clock holds ready work, critical from",
+    0.5,
+    "ratio",
+    "more time held than running",
+)
+SAME_PHASE = Threshold(
+    "gaps whose ends are compared with the clock of a limit, at least",
+    comb.LEAST_ENDS,
+    "",
+    "8 in 10 must end at one phase of its period (docs/evidence/measured-facts.md)",
+)
+BY_CLOCK = not_measured(
+    0.95,
+    "real limits ended 76 to 100 % of their gaps at one phase, neighbours at most 44 %",
+    "by the clock of a limit alone",
+)
+
+
+def judge(history: History) -> Present | None:
+    """The finding, or None where no limit's clock is seen or the kernel's counters show the limit themselves."""
+    limit = uncounted_limit(history)
+    if limit is None:
+        return None
+    cpu = cpu_breakdown(history, SPAN)
+    share = cpu.shares["suspended_quota"] if cpu is not None else 0.0
+    severity: Severity = "info" if share < HELD.value else "warning" if share < MOSTLY_HELD.value else "critical"
+    held = Evidence(f"ready work was held by a CPU limit {share:.0%} of the time", share, "ratio")
+    met = Evidence("of late only the agent's own bursts have met a CPU limit that no counter here shows")
+    changes = raising.raise_cpu(history)
+    if place.is_cloud_run_service(history):
+        changes = (*changes, *raising.instance_billing(history))
+    advice = Advice(
+        "Raise or remove the CPU limit: of this container, or the one outside of what its counters can count.", changes,
+        "more CPU reserved or billed",
+        "a slow database or network: their waits hardly use CPU; and average CPU use says nothing here, because a burst is "
+        f"stopped within one period of {limit.period * 1000:g} ms",
+    )  # fmt: skip
+    lead = met if severity == "info" else held
+    return Present(severity, BY_CLOCK, place.scope(history), (lead, *evidence(limit)), advice, share=share)
+
+
+def evidence(limit: Comb) -> tuple[Evidence, ...]:
+    """The clock, with the chance that it is none, and the limit's size."""
+    period = f"{limit.period * 1000:g} ms"
+    if limit.second_phase is not None:
+        whose = (
+            f"two phases of a period of {period}: two limits, one inside the other; how large each is cannot be seen"
+        )
+    else:
+        whose = f"one phase of a period of {period}: the clock of a CPU limit"
+    clock = Evidence(
+        f"{limit.hits} of {limit.ends} gaps ended at {whose} (by accident: once in {1 / max(limit.chance, 1e-12):.0e} cases)",
+        limit.period, "seconds",
+    )  # fmt: skip
+    if limit.cores is None:
+        return (clock,)
+    text = f"a burst got {limit.cores * limit.period * 1000:.1f} ms of CPU in a period: the limit leaves it {limit.cores:.2f} cores"
+    return clock, Evidence(text, limit.cores, "cores")

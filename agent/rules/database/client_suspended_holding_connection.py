@@ -1,0 +1,83 @@
+"""The client is stopped while it holds a connection: the reply lies unread, and Postgres looks slow.
+
+The server sees ``idle in ClientRead`` meanwhile, the pool is full, and the time is booked as "downloading
+rows" (docs/evidence/measured-facts.md).  The agent's own round trips show it: the kernel notes when a reply arrives.
+"""
+
+from __future__ import annotations
+
+from agent.history import History
+from agent.report import Advice, Evidence
+from agent.rules import raising, targets
+from agent.rules.confidence import measured
+from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from agent.views import place
+from agent.views.cpu import round_trips
+from probes.postgres.probe import PostgresReading
+from probes.reading import Code
+
+SPAN = 60.0
+SHARE = Threshold(
+    "part of the round trips in which this client has no CPU, at least",
+    0.25,
+    "ratio",
+    "a healthy client loses below 0.02",
+)
+LEAST = Threshold(
+    "time without CPU in a round trip, on average, at least", 0.003, "seconds", "less is ordinary scheduling"
+)
+TRIPS = Threshold("samples with an answer, at least", 2, "", "one may be chance")
+#: Judged are so many slots: they come twice as often while there is a finding, so it goes within half a minute.
+LATEST = 6
+BLIND = Threshold(
+    "part of the round trips that cannot be assigned to anybody, at most", 0.5, "ratio", "with more nothing is known"
+)
+SURE = measured(2, 2, mended=1, note="once it was still said 80 s after the stall, which is mended")
+
+
+def _judge(history: History) -> Judgement:
+    return targets.worst(history, PostgresReading, _target)
+
+
+def _target(history: History, target: str) -> Judgement:
+    trips = round_trips(history, SPAN, target, LATEST)
+    if not trips or min(t.count for t in trips.values()) < TRIPS.value:
+        return Unknown(
+            f"{targets.name(target)} has not answered twice in the last minute", "wait, or see why", Code.NOT_YET
+        )
+    wall = sum(t.wall for t in trips.values())
+    lost = sum(t.suspended for t in trips.values())
+    worked = sum(t.server for t in trips.values())
+    if sum(t.unknown for t in trips.values()) > BLIND.value * wall:
+        return Unknown(
+            "the kernel does not say here when a reply arrived", "run where SO_TIMESTAMPNS works", Code.CANNOT_COUNT
+        )
+    text = (
+        f"of {1e3 * wall:.0f} ms of round trips to {targets.name(target)} this client's CPU was taken away for "
+        f"{1e3 * lost:.1f} ms; Postgres worked {1e3 * worked:.1f} ms"
+    )
+    evidence = (Evidence(text, lost / wall if wall else 0.0, "ratio"),)
+    if lost < SHARE.value * wall or lost < LEAST.value * len(trips):
+        return Absent(text, evidence)
+    cloud = place.is_cloud_run_service(history)
+    changes = raising.instance_billing(history) if cloud else raising.raise_cpu(history)
+    return Present("critical", SURE, place.scope(history), evidence, Advice(
+        ADVICE, changes, "more CPU reserved or billed",
+        "a larger database, an index, a bigger pool or fewer queries: the server waits for this client",
+    ), share=lost / wall)  # fmt: skip
+
+
+ADVICE = "Give the client its CPU: Postgres is innocent."
+
+RULE = Rule(
+    id="client_suspended_holding_connection",
+    title="The client is stopped while it holds a connection, and Postgres is innocent",
+    meaning="The reply has arrived and lies unread in this kernel, because this client's CPU was taken away.",
+    disproof="the server's own time for the same query is as long as the client's",
+    needs=(PostgresReading,),
+    thresholds=(SHARE, LEAST, TRIPS, BLIND),
+    confidences=(SURE,),
+    span_seconds=SPAN,
+    judge=_judge,
+    advice=ADVICE,
+)

@@ -1,0 +1,67 @@
+"""The app opens connections again and again instead of keeping them.
+
+Opening costs four round trips, seven with TLS, and milliseconds of CPU on both sides for the password (measured:
+363 times fewer transactions on loopback, 27 times at a round trip of 2 ms).  Most drivers close their side first and
+leave a trace here; asyncpg lets the server do so, and then the server's own count of sessions tells, or the connections
+that are met at one look and never again: of short ones a lower bound.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from agent.history import History
+from agent.report import Advice, Evidence
+from agent.rules.confidence import measured
+from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold
+from agent.rules.targets import LEAST_READINGS, endpoint
+from agent.views import connections
+from probes.postgres.probe import PostgresReading
+from probes.postgres.server import PostgresServerReading
+from probes.sockets.connections import ConnectionsReading
+
+SPAN = 60.0
+RATE = Threshold(
+    "connections opened per second, at least", 2.0, "1/s", "a pool opens some at its start and then hardly any"
+)
+SURE = measured(16, 16)
+
+
+def _judge(history: History) -> Judgement:
+    return endpoint(history, SPAN, _endpoint)
+
+
+def _endpoint(history: History, remote: str, seen: connections.Connections) -> Judgement:
+    counted = [r.new_sessions_per_second for r in history.window(PostgresServerReading, SPAN, remote)]
+    known = [rate for rate in counted if rate is not None]
+    # A deployment opens all its connections in a slot or two.
+    opened = max(seen.opened_per_second, median(known) if len(known) >= LEAST_READINGS else 0.0)
+    text = f"{opened:.1f} connections to {remote} are opened and closed per second, {seen.count:.0f} are open"
+    evidence = [Evidence(text, opened)]
+    if opened < RATE.value:
+        return Absent(text, tuple(evidence))
+    own = history.latest(PostgresReading, remote)
+    if own is not None and own.connect_seconds:
+        cost = sum(own.connect_seconds.values())
+        evidence.append(Evidence(f"opening one takes {1e3 * cost:.1f} ms from here", cost, "seconds"))
+    return Present("warning", SURE, "the app", tuple(evidence), Advice(
+        ADVICE, ("a pool in the app: psycopg_pool, SQLAlchemy's default pool (not NullPool), pg.Pool, pgxpool, Django CONN_MAX_AGE",
+                 "or a pooler before the server: PgBouncer in transaction mode, Cloud SQL managed connection pooling"),
+        "idle connections count against max_connections", "a larger server, an index, more CPU for the client",
+    ))  # fmt: skip
+
+
+ADVICE = "Keep connections open in a pool."
+
+RULE = Rule(
+    id="connection_per_query",
+    title="The app opens a new connection again and again",
+    meaning="Connections to the database are opened and closed many times a minute, each at the price of several round trips.",
+    disproof="log_connections on the server shows few new sessions",
+    needs=(ConnectionsReading,),
+    thresholds=(RATE,),
+    confidences=(SURE,),
+    span_seconds=SPAN,
+    judge=_judge,
+    advice=ADVICE,
+)

@@ -1,0 +1,86 @@
+"""The server itself works for long on the app's statements.
+
+Seen in the states of its sessions, not in the client's clock: an active session in ClientWrite waits for its
+client and one in Lock for another session, and neither counts (docs/evidence/measured-facts.md: pg_stat_statements' mean rose 34
+times only because a throttled client did not read).
+"""
+
+from __future__ import annotations
+
+from agent.history import History
+from agent.report import Advice, Evidence
+from agent.rules import targets
+from agent.rules.confidence import measured
+from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from agent.views import connections
+from probes.postgres.server import NOT_EXECUTING, PRIVILEGE, PostgresServerReading
+from probes.reading import Code
+
+SPAN = 60.0
+LONG = Threshold(
+    "length of the statements that the server executes, at least",
+    0.05,
+    "seconds",
+    "an indexed query takes a few milliseconds",
+)
+OFTEN = Threshold(
+    "statements that are executed at any moment, on average, at least",
+    0.3,
+    "",
+    "one report a minute does not make a service slow",
+)
+LOOKS = Threshold(
+    "samples in which a statement is executed, at least", 2, "", "one may fall on a single long statement"
+)
+VERY = Threshold("length of the statements, critical from", 1.0, "seconds", "people leave")
+SURE = measured(18, 18)
+
+
+def _judge(history: History) -> Judgement:
+    return targets.worst(history, PostgresServerReading, _target)
+
+
+def _target(history: History, target: str) -> Judgement:
+    seen = connections.sessions(history, SPAN, target)
+    if seen is None or seen.readings < LOOKS.value:
+        return targets.unseen(history, target, "active")
+    clients, locked = seen.waiting_for_clients, seen.waiting_for_locks
+    text = (
+        f"{targets.name(target)} works on {seen.executing:.1f} statements at any moment, "
+        f"{1e3 * seen.executing_seconds:.0f} ms long; {clients:.1f} wait for their client, {locked:.1f} for a lock"
+    )
+    evidence = [Evidence(text, seen.executing_seconds, "seconds")]
+    mean = targets.statement_seconds(history, SPAN, target)
+    if mean is not None:
+        share = clients + locked and (clients + locked) / (clients + locked + seen.executing)
+        said = f"pg_stat_statements: {1e3 * mean * (1 - share):.1f} ms each, with {share:.0%} of waiting for clients and locks taken out"
+        evidence.append(Evidence(said, mean * (1 - share), "seconds"))
+    if seen.executing < OFTEN.value or seen.executing_seconds < LONG.value:
+        if connections.hidden(history, target) and not seen.executing:
+            return Unknown(PRIVILEGE, targets.GRANT, PRIVILEGE.code)
+        return Absent(text, tuple(evidence))
+    if seen.at_work < LOOKS.value:
+        return Unknown(f"{text}; but so far in one sample only", "wait for another sample", Code.NOT_YET)
+    what = max((w for w in seen.active if w not in NOT_EXECUTING), key=lambda w: seen.active[w])
+    evidence.append(Evidence(f"most of them are in {what}", seen.active[what]))
+    return Present("critical" if seen.executing_seconds >= VERY.value else "warning", SURE, "the app", tuple(evidence), Advice(
+        ADVICE, ("SELECT queryid, calls, mean_exec_time, query FROM pg_stat_statements ORDER BY total_exec_time DESC LIMIT 5",
+                 "EXPLAIN (ANALYZE, BUFFERS) of the first: a sequential scan wants an index", "a larger server, when its CPU or disks are full"),
+        "an index costs writes and space", "more CPU for the client, or another billing mode: it waits for the server",
+    ))  # fmt: skip
+
+
+ADVICE = "Make the statements cheaper, or the server larger."
+
+RULE = Rule(
+    id="database_slow",
+    title="The database works long on the app's statements",
+    meaning="At most moments the server is executing statements of this database, and they last.",
+    disproof="pg_stat_activity shows the sessions idle, in ClientRead or ClientWrite, or waiting for a lock",
+    needs=(PostgresServerReading,),
+    thresholds=(LONG, OFTEN, LOOKS, VERY),
+    confidences=(SURE,),
+    span_seconds=SPAN,
+    judge=_judge,
+    advice=ADVICE,
+)

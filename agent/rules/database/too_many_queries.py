@@ -1,0 +1,72 @@
+"""One after the other: a connection spends most of its time on the way, with tiny requests (N+1 queries).
+
+Requests per second of the busiest connection x the shortest round trip is the share of its time in flight
+(docs/evidence/measured-facts.md: 0.82 against a true 0.89).  Behind a proxy the kernel's round trip is too short; where the
+agent has a round trip of its own to the same server, that is taken.
+"""
+
+from __future__ import annotations
+
+from agent.history import History
+from agent.report import Advice, Evidence
+from agent.rules.confidence import measured
+from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold
+from agent.rules.targets import endpoint
+from agent.views import connections
+from agent.views.cpu import round_trips
+from probes.sockets.connections import ConnectionsReading
+
+SPAN = 60.0
+FLIGHT = Threshold(
+    "time that the busiest connection spends on the network, at least",
+    0.4,
+    "ratio",
+    "in the lab 0.49 to 0.78, least where the client itself is slow; apps that ask as often without harm: 0.03 at most",
+)
+MANY = Threshold(
+    "requests per second of one connection, at least",
+    50,
+    "1/s",
+    "with fewer it is the distance, not the number of queries",
+)
+SMALL = Threshold("mean size of a request, at most", 1000, "bytes", "larger ones are not single-row queries")
+SURE = measured(12, 12)
+
+
+def _judge(history: History) -> Judgement:
+    return endpoint(history, SPAN, _endpoint)
+
+
+def _endpoint(history: History, remote: str, seen: connections.Connections) -> Judgement:
+    trip = round_trips(history, SPAN, remote).get("short")
+    way = max(seen.min_rtt_seconds or 0.0, trip.least_network if trip else 0.0)
+    flight = min(1.0, seen.busiest_per_second * way)
+    text = (
+        f"the busiest connection to {remote} sends {seen.busiest_per_second:.0f} requests per second, one after the other; "
+        f"at {1e3 * way:.2f} ms each it spends {flight:.0%} of its time"
+    )
+    evidence = (Evidence(text, flight, "ratio"),)
+    if flight < FLIGHT.value or seen.busiest_per_second < MANY.value or seen.request_bytes > SMALL.value:
+        return Absent(text, evidence)
+    return Present("warning", SURE, "the app", evidence, Advice(
+        ADVICE, ("one query with WHERE id = ANY(...) or a JOIN instead of one query for each row",
+                 "the ORM's eager loading: SQLAlchemy selectinload, Django select_related and prefetch_related, Prisma include",
+                 "where they are independent: pipeline mode, or a batch (pgx.Batch, executemany)"),
+        "larger results at once", "a faster database or more CPU: each query is quick, there are too many of them",
+    ), share=flight)  # fmt: skip
+
+
+ADVICE = "Ask for many rows at once instead of many times for one."
+
+RULE = Rule(
+    id="too_many_queries",
+    title="The app asks its database too often, one query after the other",
+    meaning="Most of a connection's time goes into the round trips of tiny requests.",
+    disproof="pg_stat_statements counts few calls per request of the app",
+    needs=(ConnectionsReading,),
+    thresholds=(FLIGHT, MANY, SMALL),
+    confidences=(SURE,),
+    span_seconds=SPAN,
+    judge=_judge,
+    advice=ADVICE,
+)

@@ -1,0 +1,76 @@
+"""The app's connections wait for the other side, and the way there is short.
+
+All that can be told without a credential: not this client and not the network up to the peer.  Behind the peer
+may be a slow statement, a lock, a starved server, or a proxy with a long way of its own: the findings
+with a database role tell these apart, and explain this one.  Or nothing: who waits because it is meant to is no fault
+(:mod:`agent.rules.meant_to_wait`).
+"""
+
+from __future__ import annotations
+
+from agent.history import History
+from agent.report import Advice, Evidence
+from agent.rules import meant_to_wait
+from agent.rules.confidence import measured
+from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold
+from agent.rules.targets import endpoint
+from agent.views import connections
+from probes.sockets.connections import ConnectionsReading
+from probes.sockets.exchange import LONG_SECONDS
+
+SPAN = 60.0
+SHARE = Threshold(
+    "connections that wait for an answer at any moment, at least",
+    0.3,
+    "",
+    "a pool that is mostly idle waits for nothing",
+)
+LONG = Threshold("length of these waits, at least", 0.05, "seconds", "an indexed query takes a few milliseconds")
+NEAR = Threshold(
+    "length of these waits over the kernel's round-trip time, at least",
+    3.0,
+    "",
+    "with less, the distance explains them",
+)
+SURE = measured(52, 52)
+
+
+def _judge(history: History) -> Judgement:
+    return endpoint(history, SPAN, _endpoint)
+
+
+def _endpoint(history: History, remote: str, seen: connections.Connections) -> Judgement:
+    waiting, long = seen.waiting * seen.count, seen.waiting_long * seen.count
+    length = LONG_SECONDS if long >= SHARE.value else seen.wait_seconds
+    near = "" if seen.min_rtt_seconds is None else f"; the peer is {1e3 * seen.min_rtt_seconds:.2f} ms away"
+    text = (
+        f"{waiting:.1f} of {seen.count:.1f} connections to {remote} wait for an answer at any moment, "
+        f"{'over ' if length == LONG_SECONDS else ''}{1e3 * length:.0f} ms each{near}"
+    )
+    evidence = (Evidence(text, length, "seconds"),)
+    if waiting < SHARE.value or length < max(LONG.value, NEAR.value * (seen.min_rtt_seconds or 0.0)):
+        return Absent(text, evidence)
+    if (meant := meant_to_wait.instead(history, remote, seen, SHARE.value)) is not None:
+        return meant
+    return Present("warning", SURE, "the app", evidence, Advice(
+        ADVICE, ("give the agent a role in this database (postgres.targets): it then distinguishes a slow statement, a lock and a starved server",
+                 "on the server: SELECT state, wait_event_type, count(*) FROM pg_stat_activity GROUP BY 1, 2"),
+        "", "more CPU for this client, or another billing mode: it waits for somebody else",
+    ), share=seen.waiting)  # fmt: skip
+
+
+ADVICE = "Find what the database, or a proxy before it, is busy with: this client waits, and the network to it is fast."
+
+RULE = Rule(
+    id="waiting_for_database",
+    title="The client waits for the other side of its database connections",
+    meaning="Requests are sent, no reply has come, and the network to the peer is fast.",
+    disproof="ss -tni shows lastsnd and lastrcv of the app's connections close together",
+    needs=(ConnectionsReading,),
+    thresholds=(SHARE, LONG, NEAR, meant_to_wait.ALONE, meant_to_wait.AT_WORK),
+    confidences=(SURE,),
+    span_seconds=SPAN,
+    judge=_judge,
+    advice=ADVICE,
+    for_seconds=10.0,  # a start, or one slow statement, is over by then
+)

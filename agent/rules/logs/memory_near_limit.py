@@ -1,0 +1,116 @@
+"""The memory limit is near, or will be soon: whoever passes it is killed, and the logs in its memory with it.
+
+Used is what the kernel cannot give back (memory.current without the page cache of files on disks): it reclaims those
+before it kills, so a group that reads and writes files stands at its limit in peace (kernel, cgroup-v2.rst, memory.stat).
+"""
+
+from __future__ import annotations
+
+from agent.history import History
+from agent.report import Advice, Evidence
+from agent.rules import raising
+from agent.rules.confidence import measured
+from agent.rules.logs import queues
+from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from agent.views import backlog, place
+from agent.views.memory import NEW_SECONDS, Memory, group_memory
+from probes.app.processes import ProcessesReading
+from probes.host.cgroup import CgroupReading
+from probes.reading import Code, Unseen
+
+SPAN = 120.0
+NEAR = Threshold("memory in use of the limit, at least", 0.9, "ratio", "a burst takes the rest")
+SOON = Threshold(
+    "or instead: time until the limit is reached at the present growth of its floor and of its high-water mark, at most",
+    600.0,
+    "seconds",
+    "ten minutes to act",
+)
+NEW = Threshold(
+    "since it stood higher than ever in ten minutes, for that growth to count, at most",
+    NEW_SECONDS,
+    "seconds",
+    "simulated: a collector's saw and a start that stops pass in 1 to 23 % of the samples instead of 3 to 80 %",
+)
+HALF = Threshold("memory in use of the limit, at least, for that growth to count", 0.5, "ratio", "a start grows fast")
+KILLED = Threshold(
+    "or instead: processes that the kernel killed for want of memory, at least",
+    1,
+    "",
+    "memory.events counts them (oom_kill)",
+)
+SURE = measured(2, 2)
+
+
+_UNREAD = Unseen("no memory limit could be read", Code.NOT_YET)
+
+
+def _judge(history: History) -> Judgement:
+    target = "app" if history.latest(CgroupReading, "app") is not None else ""
+    memory, latest = group_memory(history, SPAN, target), history.latest(CgroupReading, target)
+    untrusted = place.cannot_count(history, "cgroup_memory")
+    if untrusted is not None:
+        return Unknown(*untrusted)
+    if memory is None:
+        reason = latest.unseen.get("memory_limit_lowest_bytes", _UNREAD) if latest is not None else _UNREAD
+        return Absent(reason) if reason.code is Code.ABSENT else Unknown(reason, code=reason.code)
+    killed = sum((r.memory_events or {}).get("oom_kill", 0.0) for r in history.window(CgroupReading, SPAN, target))
+    soon = memory.full_within(SOON.value) and memory.share >= HALF.value
+    whose = f"the group {memory.path} above it" if memory.above else "the app's group" if target else "this container"
+    limit = queues.until_limit(memory, whose)[0]
+    evidence = [Evidence(limit.text, memory.share, "ratio")]
+    if memory.share < NEAR.value and not soon and not killed:
+        return Absent(limit.text, tuple(evidence))
+    if not memory.sure and not killed:
+        return Unknown(
+            f"{limit.text}, and how much of it is page cache is not known",
+            "memory.stat of the group",
+            Code.CANNOT_COUNT,
+        )
+    if killed:
+        evidence.append(Evidence(f"the kernel killed {killed:.0f} of its processes in the last two minutes", killed))
+    return Present("critical" if soon or killed else "warning", SURE, "the app" if target else place.scope(history), (*evidence, *_what_grows(history, memory)), Advice(
+        ADVICE, raising.raise_memory(history, memory, target), "memory is reserved and billed", "more CPU, a faster database",
+    ))  # fmt: skip
+
+
+def _what_grows(history: History, memory: Memory) -> list[Evidence]:
+    """What of it can be named: files in memory, queues of logs, processes."""
+    found = []
+    if memory.shared and memory.shared > 0.1 * memory.used:
+        found.append(
+            Evidence(
+                f"{queues.megabytes(memory.shared)} of it are files in memory and shared memory",
+                memory.shared,
+                "bytes",
+            )
+        )
+    inside = (q for q in backlog.queues(history, SPAN) if q.kind not in backlog.FILES and q.backing.medium == "memory")
+    deep = max(inside, key=lambda q: (q.waiting_bytes or 0.0, q.entries or 0.0), default=None)
+    if deep is not None and (deep.waiting_bytes or deep.entries):
+        size = queues.megabytes(deep.waiting_bytes) if deep.waiting_bytes else f"{deep.entries:.0f} {deep.unit}"
+        found.append(Evidence(f"{size} wait in {deep.name}", deep.waiting_bytes or deep.entries))
+    owners = history.latest(ProcessesReading)
+    resident = (owners.resident_bytes if owners is not None else None) or {}
+    largest = max(resident, key=resident.__getitem__, default="")
+    if largest:
+        found.append(
+            Evidence(f"process {largest!r} holds {queues.megabytes(resident[largest])}", resident[largest], "bytes")
+        )
+    return found
+
+
+ADVICE = "Stop what grows; more memory alone only delays the end."
+
+RULE = Rule(
+    id="memory_near_limit",
+    title="The memory limit is near",
+    meaning="The group will be at its memory limit soon, or was: there the kernel kills a process of it.",
+    disproof="memory.current falls by itself when it nears memory.max, and memory.events counts no oom_kill",
+    needs=(CgroupReading,),
+    thresholds=(NEAR, SOON, NEW, HALF, KILLED),
+    confidences=(SURE,),
+    span_seconds=SPAN,
+    judge=_judge,
+    advice=ADVICE,
+)
