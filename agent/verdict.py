@@ -1,0 +1,174 @@
+"""The sum of all findings: what explains what, in which order, and the status, headline and exit code, from one value.
+
+*Order.*  Causes before their mechanisms, then by severity, and among those of one severity by the share of the time or of the
+connections that is lost to them.
+
+*Explaining needs size.*  A cause of which both shares are known explains an effect when its own share is half of the effect's
+or more; a smaller one is named beside it as contributing.
+
+*Healthy* means that what can be seen was looked at and nothing above the bar was lost.  What was not looked at is named, because
+a suspect whom nobody watches has not been cleared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.history import History
+from agent.report import Finding, Severity, Status
+from agent.rules.causal_graph import CausalGraph
+from agent.rules.rule import Judgement, Present, Unknown
+from agent.views.attribution import Causes
+from agent.views.cpu import RUNNING, CpuBreakdown, spin_view
+from probes.app.processes import ProcessesReading
+from probes.cpu.spinner import STOP_GAP_SECONDS
+from probes.host.platform import PlatformReading
+from probes.logs.reading import BacklogReading
+from probes.postgres.probe import PostgresReading
+from probes.sockets.connections import ConnectionsReading
+
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
+#: From this availability on, more CPU would change nothing that a person could notice.
+GOOD = 0.95
+#: One clean burst may be luck.
+LEAST_SPINS = 2
+#: Bursts that speak for the present: as many as the rarest cadence makes in a few minutes.
+SPINS_SECONDS = 120.0
+#: Of an effect's share a cause must have so much to explain it by itself.
+ENOUGH = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Status, headline, and whether it is a verdict at all."""
+
+    status: Status
+    sentence: str
+    conclusive: bool
+
+
+def explain(rule: str, present: Mapping[str, Present], graph: CausalGraph) -> tuple[str | None, tuple[str, ...]]:
+    """(the finding that explains this one, those that only contribute to it)."""
+    effect = present[rule]
+    causes = [cause for cause in dict.fromkeys(graph.causes(rule, effect.cases)) if cause in present]
+    able = [cause for cause in causes if _can_explain(present[cause], effect)]
+    above = next(iter(able), None)
+    return above, () if above is not None else tuple(c for c in causes if present[c].severity != "info")
+
+
+def _can_explain(cause: Present, effect: Present) -> bool:
+    """What holds nobody up now is not the cause of what does, and what holds up few not that of what holds up many."""
+    if cause.severity == "info":
+        return effect.severity == "info"
+    if cause.share is None or effect.share is None:
+        return True
+    return cause.share >= ENOUGH * effect.share
+
+
+def in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Causes first, then the most severe, then by what is lost to each."""
+    return tuple(
+        sorted(
+            findings,
+            key=lambda f: (f.explained_by is not None, -SEVERITIES.index(f.severity), -(f.share or 0.0), -f.confidence),
+        )
+    )
+
+
+def conclude(
+    history: History,
+    findings: Sequence[Finding],
+    answers: Mapping[str, Judgement],
+    cpu: CpuBreakdown | None,
+    *,
+    blind: bool,
+) -> Verdict:
+    """The verdict on these findings.  ``blind``: a rule without which nothing is called healthy is unknown."""
+    causes = [f for f in findings if f.explained_by is None]
+    if causes:
+        return Verdict(_worst(findings, blind=blind), _name(causes), conclusive=True)
+    if blind or cpu is None:
+        reasons = [a.because for a in answers.values() if isinstance(a, Unknown)]
+        because = reasons[0] if reasons else "nothing has been measured"
+        return Verdict("warn" if blind else "pass", f"Cannot tell yet: {because}.", conclusive=False)
+    view = spin_view(history, SPINS_SECONDS)
+    if view.available is None or len(view.spins) < LEAST_SPINS:
+        return Verdict("pass", "Cannot tell yet: too few bursts of CPU have been tried.", conclusive=False)
+    available = min(cpu.shares[RUNNING], view.available)
+    if available < GOOD:
+        return Verdict("warn", _short_of_cpu(cpu, view.causes, view.available), conclusive=True)
+    seen, unseen = _looked_at(history)
+    also = f" Looked at: {', '.join(seen)}." + (f" Not looked at: {'; '.join(unseen)}." if unseen else "")
+    return Verdict(
+        "pass",
+        f"Nothing takes the CPU away: it was available {available:.1%} of the time whenever it was wanted. "
+        f"Changing the billing mode or the CPU limit will not help.{also}",
+        conclusive=True,
+    )
+
+
+def _worst(findings: Sequence[Finding], *, blind: bool) -> Status:
+    worst = max(SEVERITIES.index(f.severity) for f in findings)
+    return "fail" if worst == 2 else "warn" if worst == 1 or blind else "pass"
+
+
+def _name(causes: Sequence[Finding]) -> str:
+    """Up to three causes with the number that convicts each."""
+    said = "; ".join(f"{_inside(f.title)}: {f.evidence[0].text}" for f in causes[:3])
+    if all(f.severity == "info" for f in causes):
+        said = f"nothing is held up now, but worth knowing: {said}"
+    return f"{said[0].upper()}{said[1:]}."
+
+
+def _short_of_cpu(cpu: CpuBreakdown, spun: Causes, by_spins: float) -> str:
+    """CPU that was missing without any rule's finding: how much, for which kind of work, and the likeliest reason."""
+    by_beats = cpu.shares[RUNNING]
+    if by_spins <= by_beats:
+        kind, available = "short bursts of work", by_spins
+        parts = {"hypervisor": spun.hypervisor, "contention": spun.contention + spun.unknown, "quota": spun.quota}
+    else:
+        kind, available = "work that waits for something now and then", by_beats
+        parts = {part.removeprefix("suspended_"): share for part, share in cpu.shares.items() if part != RUNNING}
+    likely = max(parts, key=parts.__getitem__)
+    reasons = {
+        "hypervisor": "the host of this virtual machine, by the ticks that it lost; steal of /proc/stat on the host would prove it",
+        "quota": "a CPU limit that is met now and then; nr_throttled in cpu.stat would prove it",
+    }
+    usual = f"other work on these CPUs, by gaps below {STOP_GAP_SECONDS * 1000:.0f} ms; run delay in /proc/PID/schedstat would prove it"
+    return (
+        f"No cause was found, but {kind} got the CPU only {available:.0%} of the time when it was wanted. "
+        f"The likely reason is {reasons.get(likely, usual)}."
+    )
+
+
+def _looked_at(history: History) -> tuple[list[str], list[str]]:
+    """Which suspects were watched, and which were not, each with how they would be."""
+    seen, unseen = ["CPU"], []
+    for name, found, how in _suspects(history):
+        if found:
+            seen.append(name)
+        else:
+            unseen.append(f"{name} ({how})")
+    return seen, unseen
+
+
+def _suspects(history: History) -> Iterator[tuple[str, bool, str]]:
+    database = any(
+        history.window(PostgresReading, SPINS_SECONDS, target) for target in history.targets(PostgresReading)
+    )
+    sockets = any(
+        sum((reading.connections or {}).values()) for reading in history.window(ConnectionsReading, SPINS_SECONDS)
+    )
+    yield "database", database or sockets, "postgres.targets names it"
+    logs = any(history.window(BacklogReading, SPINS_SECONDS, target) for target in history.targets(BacklogReading))
+    yield "logs", logs, "a hook in the app, or logs.files and logs.metrics_urls"
+    app = history.latest(ProcessesReading) is not None
+    platform = history.latest(PlatformReading)
+    if platform is not None and platform.environment == "kubernetes":
+        yield "the app's processes", app, "shareProcessNamespace: true and app.process"
+
+
+def _inside(title: str) -> str:
+    """A title inside a sentence: its first letter small, unless it begins an acronym."""
+    return title if title[1:2].isupper() else title[0].lower() + title[1:]

@@ -1,0 +1,1 @@
+"""What several rules derive from readings."""

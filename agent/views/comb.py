@@ -1,0 +1,272 @@
+"""The clock of a CPU limit: whether the gaps end on a comb, at ``phase + n x period``.
+
+A CFS quota (and what is built like it, hypervisors' included) lets its threads go on when the period's timer fires, so the
+instants at which gaps end are all at one phase of the period, to about a millisecond and for minutes on end: across idle
+pauses, across a change of the quota, inside gVisor, and in a guest whose virtual machine is limited.  Gaps that neighbours
+make end when the scheduler lets one in, on one of its ticks (1 to 4 ms): anywhere in the period.  So a limit is told from
+contention without any kernel counter.  What was measured of it: docs/evidence/measured-facts.md.
+
+*The test.*  The ends within ``CELL_SECONDS`` of the best phase are the hits.  Two things are asked of them.  That they are no
+chance: the binomial tail of that many hits in a cell as wide as a tick, times the phases and periods that were tried
+(Bonferroni).  And that they are no look-alike, such as neighbours that work in steps of the same period: the likelihood
+of the hits if a limit makes them (``LIMIT_HITS`` each) over that of a look-alike (``ALIKE_HITS``) must reach ``ODDS``, as
+in Wald's sequential test.
+
+Only a short list of periods is tried: searching all of them finds one in noise.  Of those that fit the longest counts,
+because a comb of 100 ms lies on those of 50, 20 and 10 ms as well.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import comb as choose
+from statistics import median
+from typing import NamedTuple
+
+from agent.history import History, once
+from agent.views.attribution import attribute, digest
+from probes.cpu.spinner import LATE_SECONDS, STOP_GAP_SECONDS
+from probes.cpu.suspension import LONG_GAP_SECONDS, SuspensionReading, Window
+from probes.host.cgroup import CgroupReading
+
+#: Ends of gaps are taken from the last two minutes, and of these the newest: two clocks may drift apart by some ppm.
+SPAN, MOST_ENDS = 120.0, 64
+#: Linux' default, Fly's, and what else is set; seconds.
+PERIODS = (0.25, 0.1, 0.08, 0.05, 0.02, 0.01)
+#: Half the width of the best cell, and the scheduler's usual longest tick (250 Hz): 8 of 8 real limits had three quarters
+#: or more of their ends within the cell.
+CELL_SECONDS, TICK_SECONDS = 0.0015, 0.004
+LEAST_ENDS = 6
+#: Chance of a false comb at one judgement, where gaps are many enough to judge; the odds are asked as well.
+MOST_CHANCE = 5e-5
+#: Share of hits that real limits showed at the least (0.76 to 1.0), and the measured look-alike: neighbours at a higher priority
+#: that work half of each 100 ms (0.44).
+LIMIT_HITS, ALIKE_HITS, ODDS = 0.8, 0.45, 20.0
+#: From this many ends on, a best phase that chance alone explains (with this probability or more) says that there is no limit that
+#: matters: one that made a third of the gaps would show.
+ENOUGH_ENDS, MERE_CHANCE = 24, 0.1
+#: A limit is gone when so many bursts in a row that it would have stopped were not, or when nothing met it for so long.
+CLEAN_SPINS, GONE_SECONDS = 2, 75.0
+#: Of several periods that fit, those with nearly as many hits as the best.
+SAME_SHARE = 0.85
+#: Where a period has fewer cells than this, that some are empty proves little.
+CELLS = 10
+#: With two limits, one inside the other, two phases share what one would have.
+BOTH_HITS = 0.85
+#: Gaps that count: those that stop a spin, or such a share of a shorter period.  Beside busy neighbours only the longer ones, which
+#: neighbours rarely make.
+GAP_SHARE = 0.15
+TELLING_GAP_SECONDS = 0.03
+#: A limit's gap is shorter than its period but where a tick overran a tiny quota; longer ones are somebody else's.
+MOST_PERIODS = 3.0
+
+
+class End(NamedTuple):
+    """When a gap was over (monotonic seconds), and its length."""
+
+    at: float
+    length: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comb:
+    """A limit's clock: ``hits`` of ``ends`` gaps ended at ``phase`` (seconds) modulo ``period`` (seconds).
+
+    ``chance`` is the probability that this many coincide by accident, of all that was tried.  ``cores`` is the limit's
+    size as bursts met it: what they burned from a release to the next stop, over the period; None where none was
+    stopped.  It is the whole limit only while nothing else in the group used it.  ``second_phase`` is another limit's, one
+    inside the other.
+    """
+
+    period: float
+    phase: float
+    hits: int
+    ends: int
+    chance: float
+    last: float
+    cores: float | None = None
+    second_phase: float | None = None
+
+    def holds(self, at: float) -> bool:
+        """Whether a gap that ended then ended on this comb."""
+        phases = (self.phase,) if self.second_phase is None else (self.phase, self.second_phase)
+        return any(_distance(at, phase, self.period) <= 2 * CELL_SECONDS for phase in phases)
+
+
+@dataclass(frozen=True, slots=True)
+class Releases:
+    """What the ends of gaps say: their number, the comb if there is one, and whether they lie on none."""
+
+    ends: int
+    comb: Comb | None = None
+    on_no_comb: bool = False
+
+
+@once
+def releases(history: History, seconds: float = SPAN) -> Releases:
+    """Whether the gaps of the last ``seconds`` end on the clock of a limit."""
+    readings = history.window(SuspensionReading, seconds)
+    windows = [w for r in readings for w in (*digest(r).spins, *(x for x in r.windows if not x.spin and x.ends))]
+    ends = sorted(end for w in windows for end in ends_of(w, LATE_SECONDS))
+    found = find(ends, _periods(history))
+    if found.comb is None:
+        return found
+    size = limit_cores(found.comb, [w for w in windows if w.spin])
+    return replace(found, comb=replace(found.comb, cores=size))
+
+
+def ends_of(window: Window, least: float = STOP_GAP_SECONDS) -> Iterator[End]:
+    """The ends of a window's gaps of this length; a freeze is no limit's gap."""
+    return (End(*end) for end in window.ends if least <= end[1] <= LONG_GAP_SECONDS)
+
+
+@once
+def uncounted_limit(history: History) -> Comb | None:
+    """The clock of a limit that is at work now and that the kernel's counters do not show: blind here, or inside of it.
+
+    Gone are those whose gaps throttled time explains, and one that bursts of the same length do not meet any more.
+    """
+    found = releases(history).comb
+    if found is None:
+        return None
+    windows = [w for r in history.window(SuspensionReading, SPAN) for w in r.windows]
+    made = [w for w in windows if any(found.holds(end.at) for end in ends_of(w)) and not attribute(w).freeze]
+    if 2 * sum(attribute(w).quota for w in made) >= sum(w.gap_seconds for w in made) > 0:
+        return None
+    enough = min((w.end - w.start - w.gap_seconds for w in made if w.spin), default=0.0)
+    clean = [w for w in windows if w.spin and w.start > found.last and w.end - w.start - w.gap_seconds >= enough]
+    if len(clean) >= CLEAN_SPINS or history.clock() - found.last > GONE_SECONDS:
+        return None
+    return found
+
+
+def _periods(history: History) -> tuple[float, ...]:
+    """Those that the cgroup's files name, beside the usual ones; longest first."""
+    reading = history.latest(CgroupReading)
+    named = (reading.period_seconds or {}).values() if reading is not None else ()
+    return tuple(sorted({*PERIODS, *(p for p in named if p >= PERIODS[-1])}, reverse=True))
+
+
+def find(ends: Sequence[End], periods: Sequence[float] = PERIODS) -> Releases:
+    """The comb on which these ends lie; ``periods`` in seconds, longest first."""
+    large = sum(end.length >= STOP_GAP_SECONDS for end in ends)
+    trials = [trial for period in periods for trial in _trials(ends, period, 2 * len(periods))]
+    for limits in (1, 2):
+        fits = [t for t in trials if t.fits(limits)]
+        most = max((t.share(limits) for t in fits), default=0.0)
+        # What ends at one phase of 100 ms does so of 50, 20 and 10 ms as well.
+        for trial in fits:
+            if trial.share(limits) >= SAME_SHARE * most:
+                return Releases(trial.number, trial.comb(limits))
+    coarse = [t for t in trials if t.number >= ENOUGH_ENDS and t.period >= CELLS * TICK_SECONDS]
+    return Releases(large, None, bool(coarse) and all(t.chance(1) >= MERE_CHANCE for t in coarse))
+
+
+class _Trial(NamedTuple):
+    """One period tried on ``number`` ends: those at the best phase, and of the rest those at the next best."""
+
+    period: float
+    number: int
+    tried: int
+    last: float
+    phase: float
+    hits: int
+    second: float
+    more: int
+    rest: int
+
+    def share(self, limits: int) -> float:
+        """Of the ends, those on the comb of one limit or of two."""
+        return (self.hits + (self.more if limits == 2 else 0)) / self.number
+
+    def chance(self, limits: int) -> float:
+        """The probability of such a comb by accident, at most."""
+        one = _by_chance(self.hits, self.number, self.period) * self.tried
+        if limits == 1 or not self.rest:
+            return one
+        return max(one, _by_chance(self.more, self.rest, self.period) * self.tried)
+
+    def fits(self, limits: int) -> bool:
+        """Whether it is a limit's clock; of two limits each must show by itself."""
+        if self.chance(limits) > MOST_CHANCE:
+            return False
+        if limits == 1:
+            return odds(self.hits, self.number) >= ODDS
+        return self.rest >= LEAST_ENDS and self.period >= CELLS * TICK_SECONDS and self.share(2) >= BOTH_HITS
+
+    def comb(self, limits: int) -> Comb:
+        """The comb that was found."""
+        hits = self.hits + (self.more if limits == 2 else 0)
+        second = self.second if limits == 2 else None
+        return Comb(self.period, self.phase, hits, self.number, self.chance(limits), self.last, None, second)
+
+
+def _trials(ends: Sequence[End], period: float, tried: int) -> Iterator[_Trial]:
+    """This period tried on the gaps that it could make, and on the long ones alone."""
+    least = max(LATE_SECONDS, min(STOP_GAP_SECONDS, GAP_SHARE * period))
+    for length in (least, TELLING_GAP_SECONDS) if period > TELLING_GAP_SECONDS else (least,):
+        taken = [end for end in ends if end.length >= length][-MOST_ENDS:]
+        if len(taken) < LEAST_ENDS or median(end.length for end in taken) > MOST_PERIODS * period:
+            continue
+        phase, hits = _best_phase([end.at for end in taken], period)
+        rest = [end.at for end in taken if _distance(end.at, phase, period) > 2 * CELL_SECONDS]
+        second, more = _best_phase(rest, period) if rest else (0.0, 0)
+        yield _Trial(period, len(taken), tried, taken[-1].at, phase, hits, second, more, len(rest))
+
+
+def odds(hits: int, number: int) -> float:
+    """Likelihood of so many hits under a limit over that under a look-alike (Wald's sequential ratio)."""
+    return float((LIMIT_HITS / ALIKE_HITS) ** hits * ((1 - LIMIT_HITS) / (1 - ALIKE_HITS)) ** (number - hits))
+
+
+def _by_chance(hits: int, number: int, period: float) -> float:
+    """P(as many in one cell by accident), at most: the binomial tail of the others, times the phases tried."""
+    cell = min(1.0, TICK_SECONDS / period)
+    tail = sum(
+        choose(number - 1, k) * cell**k * (1 - cell) ** (number - 1 - k) for k in range(hits - 1, number)
+    )  # the first of them names the phase
+    return min(1.0, tail * number)
+
+
+def _best_phase(times: Sequence[float], period: float) -> tuple[float, int]:
+    """The phase with the most ends within ``CELL_SECONDS`` on either side, and how many."""
+    phases = sorted(at % period for at in times)
+    round_the_end = [*phases, *(phase + period for phase in phases)]
+    best, most = 0.0, 0
+    for index, phase in enumerate(phases):
+        after = bisect_right(round_the_end, phase + 2 * CELL_SECONDS)
+        if after - index > most:
+            most = after - index
+            best = median(round_the_end[index:after]) % period
+    return best, min(most, len(times))
+
+
+def _distance(at: float, phase: float, period: float) -> float:
+    """How far an instant is from the comb's nearest tooth."""
+    after = (at - phase) % period
+    return min(after, period - after)
+
+
+def limit_cores(comb: Comb, spins: Sequence[Window]) -> float | None:
+    """The limit's size: the CPU that a burst got from the last release before it was stopped, over the period.
+
+    A spin that begins late in a period runs through the release into the next one's quota, so it is counted from the
+    release.  The kernel hands quota out in slices of up to 5 ms and keeps 1 ms back: that is its error.
+    """
+    if comb.second_phase is not None:
+        return None
+    burned = []
+    for window in spins:
+        if not window.ends or window.longest < LATE_SECONDS:
+            continue
+        end, length = window.ends[-1]
+        if not comb.holds(end):
+            continue
+        stop = end - length
+        release = stop - (stop - comb.phase) % comb.period
+        begun = max(window.start, release - CELL_SECONDS)
+        lost = sum(gap for at, gap in window.ends[:-1] if at > begun)
+        burned.append(max(0.0, stop - begun - lost))
+    return median(burned) / comb.period if burned else None

@@ -1,0 +1,157 @@
+"""Where the time of the app's database connections goes: who waits for whom, seen from both ends.
+
+From this end (:func:`connections`): the share of samples in which a reply lay *unread*, the connection was
+*waiting* for the other side, or *idle*; they sum to 1.  From the other (:func:`sessions`): what the server's
+sessions of this database do on average at any moment.
+
+A sample at a random moment meets a wait half over on average, and long waits more often than short ones: twice the
+mean age is the length of the waits in which the time goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.history import History, once
+from probes.postgres.server import CLIENT_WAITS, HIDDEN, LOCK, NOT_EXECUTING, PostgresServerReading
+from probes.sockets.connections import ConnectionsReading
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """One remote endpoint over a span; shares of samples, seconds, per second of the busiest connection."""
+
+    unread: float
+    waiting: float
+    idle: float
+    waiting_long: float
+    """Of the waiting those in a wait that may be meant so, ..."""
+    unread_long: float
+    """... and of the unread those that may read at their own pace."""
+    waiters: float
+    """Different connections that waited, not for long, within a minute."""
+    busy_waiters: float
+    """Of them those that asked often."""
+    wait_seconds: float
+    min_rtt_seconds: float | None
+    busiest_per_second: float
+    request_bytes: float
+    opened_per_second: float
+    count: float
+    """Connections, on average."""
+    readings: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """What the sessions of one database do, on average at any moment (numbers of sessions)."""
+
+    active: Mapping[str, float]
+    idle: float
+    idle_in_transaction: float
+    executing_seconds: float
+    """How long the statements last that the server works on; 0.0 when there were none."""
+    at_work: int
+    """Readings in which it worked on one."""
+    readings: int
+
+    @property
+    def executing(self) -> float:
+        """Sessions for which the server works."""
+        return sum(number for wait, number in self.active.items() if wait not in NOT_EXECUTING)
+
+    @property
+    def waiting_for_clients(self) -> float:
+        """Active sessions whose client does not read or send."""
+        return sum(self.active.get(wait, 0.0) for wait in CLIENT_WAITS)
+
+    @property
+    def waiting_for_locks(self) -> float:
+        """Active sessions that wait for another one."""
+        return self.active.get(LOCK, 0.0)
+
+
+@once
+def connections(history: History, seconds: float) -> dict[str, Connections]:
+    """By remote endpoint; those alone whose states the kernel told."""
+    readings = [r for r in history.window(ConnectionsReading, seconds) if r.unread_ratio is not None]
+    found = {}
+    for remote in dict.fromkeys(end for r in readings for end in _ends(r)):
+        seen = [r for r in readings if remote in _ends(r)]
+        weights = [_of(r.connections, remote) for r in seen]
+        waits = [
+            (_of(r.waiting_ratio, remote) - _of(r.waiting_long_ratio, remote)) * w
+            for r, w in zip(seen, weights, strict=True)
+        ]
+        found[remote] = Connections(
+            unread=_mean([_of(r.unread_ratio, remote) for r in seen], weights),
+            waiting=_mean([_of(r.waiting_ratio, remote) for r in seen], weights),
+            idle=_mean([_of(r.idle_ratio, remote) for r in seen], weights),
+            waiting_long=_mean([_of(r.waiting_long_ratio, remote) for r in seen], weights),
+            unread_long=_mean([_of(r.unread_long_ratio, remote) for r in seen], weights),
+            busy_waiters=_of(seen[-1].busy_waiters, remote),
+            waiters=_of(seen[-1].waiters, remote),
+            wait_seconds=2 * _mean([_of(r.waiting_seconds, remote) for r in seen], waits),
+            min_rtt_seconds=min((x for r in seen if (x := (r.min_rtt_seconds or {}).get(remote)) is not None), default=None),
+            busiest_per_second=_mean([_of(r.busiest_round_trips_per_second, remote) for r in seen]),
+            request_bytes=_mean([_of(r.request_bytes, remote) for r in seen]),
+            opened_per_second=max(
+                _churn(seen, remote),
+                _of(seen[-1].closed_per_second, remote),
+                _mean([_of(r.fleeting_per_second, remote) for r in readings]),
+            ),
+            count=_mean(weights),
+            readings=len(seen),
+        )  # fmt: skip
+    return found
+
+
+def _churn(readings: Sequence[ConnectionsReading], remote: str) -> float:
+    """Connections per second that were opened and did not stay: a pool that is filled has opened many, too."""
+    later = readings[1:]
+    opened = sum(_of(r.new_connections_per_second, remote) * r.seconds for r in later)
+    stayed = max(0.0, _of(readings[-1].connections, remote) - _of(readings[0].connections, remote))
+    seconds = sum(r.seconds for r in later)
+    return max(0.0, opened - stayed) / seconds if seconds else 0.0
+
+
+@once
+def sessions(history: History, seconds: float, target: str) -> Sessions | None:
+    """``None`` while the states of the sessions of this database have not been seen."""
+    readings = [r for r in history.window(PostgresServerReading, seconds, target) if r.active is not None]
+    if not readings:
+        return None
+    waits = dict.fromkeys(wait for r in readings for wait in (r.active or {}))
+    active = {wait: _mean([_of(r.active, wait) for r in readings]) for wait in waits}
+    executing = [sum(n for w, n in (r.active or {}).items() if w not in NOT_EXECUTING) for r in readings]
+    ages = [r.executing_seconds or 0.0 for r in readings]
+    return Sessions(
+        active,
+        idle=_mean([_of(r.sessions, "idle") for r in readings]),
+        idle_in_transaction=_mean([_of(r.sessions, "idle in transaction") for r in readings]),
+        executing_seconds=2 * _mean(ages, executing),
+        at_work=sum(number > 0 for number in executing),
+        readings=len(readings),
+    )
+
+
+def hidden(history: History, target: str) -> bool:
+    """Whether the newest reading shows that some sessions are hidden from this role."""
+    latest = history.latest(PostgresServerReading, target)
+    return latest is not None and HIDDEN in (latest.sessions or {})
+
+
+def _ends(reading: ConnectionsReading) -> dict[str, float]:
+    """The endpoints whose connections were seen, or what they left behind."""
+    return {**(reading.unread_ratio or {}), **(reading.closed_per_second or {})}
+
+
+def _of(field: Mapping[str, float] | None, key: str) -> float:
+    return (field or {}).get(key, 0.0)
+
+
+def _mean(values: Sequence[float], weights: Sequence[float] | None = None) -> float:
+    weights = [1.0] * len(values) if weights is None else weights
+    total = sum(weights)
+    return sum(v * w for v, w in zip(values, weights, strict=True)) / total if total else 0.0

@@ -1,0 +1,319 @@
+"""Where the wall time went: parts that add up to the whole, for the CPU and for a round trip.
+
+*What is estimated.*  The share of wall time in which work that was ready to run in this container did
+not run.  The heartbeat samples it: its targets are spread evenly over time, so the share of targets
+whose wake-up came late estimates the suspended share.  Lateness below ``LATE_SECONDS`` is not seen;
+in a gap of length G only targets in its first ``G - LATE`` are late, so the share is divided by
+``(G - LATE) / G``, with G recovered from the mean lateness of the late ones, ``G = 2 mean - LATE``
+(lateness is uniform over a gap).
+
+*Whose fault it was* is said by the kernel's counters around each gap: ``agent.views.attribution``.
+
+In an idle container nothing waits, so nothing is suspended: the breakdown says so, truthfully, and
+:func:`spin_view` says what a burst of work would meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from agent.history import History, once
+from agent.views.attribution import LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE, Beats, Causes, attribute, digest
+from agent.views.comb import ends_of, uncounted_limit
+from probes.cpu.spinner import STOP_GAP_SECONDS
+from probes.cpu.suspension import SuspensionReading, Window
+from probes.host.cgroup import CgroupReading
+from probes.host.platform import PlatformReading
+from probes.postgres.probe import PostgresReading
+from probes.postgres.round_trip import PARTS as ROUND_TRIP_PARTS
+
+RUNNING = "running"
+#: Part names, in the order in which they are shown.
+PARTS = (
+    RUNNING,
+    "suspended_quota",
+    "suspended_hypervisor",
+    "suspended_contention",
+    "suspended_freeze",
+    "suspended_unknown",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuBreakdown:
+    """Shares of wall time (they sum to 1) and what they rest on."""
+
+    shares: Mapping[str, float]
+    samples: int
+    late: int
+    seconds: float
+
+    @property
+    def suspended(self) -> float:
+        """Share of wall time in which ready work did not run."""
+        return 1.0 - self.shares[RUNNING]
+
+
+@dataclass(frozen=True, slots=True)
+class Throttling:
+    """What the kernel's counters say of one group's quota over a span.
+
+    ``share`` is the share of wall time in which its ready work was held; ``per_second`` is the growth
+    of throttled time, which sums over CPUs and may exceed 1; ``hit`` of ``ran`` periods were throttled.
+    """
+
+    share: float = 0.0
+    per_second: float = 0.0
+    hit: float = 0.0
+    ran: float = 0.0
+    path: str | None = None
+    """The group that was throttled most, of the own one and those above it; ``None`` where none was."""
+
+
+@once
+def throttling(history: History, seconds: float, target: str = "") -> Throttling | None:
+    """The group's throttling, ``None`` when its counters could not be read.
+
+    What the agent's own spins met is left out; of several levels the worst one speaks.
+
+    Throttled time T (per second of wall) sums over CPUs.  In a period of length P that is throttled,
+    n busy threads run Q/n each before the quota Q is gone, so each CPU counts P (1 - q/n) with q = Q/P.
+    With f the share of wall time in throttled periods, T = f (n - q) recovers n, and no thread is held
+    for longer than f (1 - q/n); T itself is the bound when the quota ran out late in its periods.
+    """
+    readings = [r for r in history.window(CgroupReading, seconds, target) if r.throttled_seconds is not None]
+    if not readings:
+        return None
+    spins = spin_view(history, seconds).spins if not target else ()
+    wall = sum(r.seconds for r in readings) - sum(w.end - w.start for w in spins)
+    if wall <= 0:
+        return Throttling()
+    met = sum(w.throttled or 0.0 for w in spins)
+    worst = Throttling()
+    for path in sorted({path for r in readings for path in (r.throttled_seconds or {})}, key=len):
+        time = max(0.0, _grown(readings, "throttled_seconds", path) - met) / wall
+        hit, ran = _grown(readings, "throttled_periods", path), _grown(readings, "periods", path)
+        limit = next(((r.limit_cores or {}).get(path) for r in reversed(readings)), None)
+        period = next(((r.period_seconds or {}).get(path) for r in reversed(readings)), None)
+        share = min(1.0, time)
+        if limit and period and hit:
+            inside = min(1.0, hit * period / wall)
+            threads = max(1.0, time / inside + limit)
+            share = min(share, max(0.0, inside * (1 - limit / threads)))
+        if share >= worst.share:
+            worst = Throttling(share, time, hit, ran, path if hit else None)
+    return worst
+
+
+def _grown(readings: Sequence[CgroupReading], field: str, path: str) -> float:
+    return float(sum((getattr(r, field) or {}).get(path, 0.0) for r in readings))
+
+
+@once
+def cores_used(history: History, seconds: float, target: str = "", *, since: float = 0.0) -> float | None:
+    """Cores that the group with the lowest limit used, or the own group where none has one.
+
+    ``None`` when its use cannot be read.  Readings from before ``since`` (monotonic seconds) are left out.
+    """
+    window = history.window(CgroupReading, seconds, target)
+    readings = [r for r in window if r.usage_seconds and r.taken - r.seconds / 2 > since]
+    wall = sum(r.seconds for r in readings)
+    if not wall:
+        return None
+    limits = readings[-1].limit_cores or {}
+    path = min(limits, key=limits.__getitem__, default=next(iter(readings[-1].usage_seconds or {})))
+    return _grown(readings, "usage_seconds", path) / wall
+
+
+@once
+def cpu_breakdown(history: History, seconds: float) -> CpuBreakdown | None:
+    """The CPU breakdown of the last ``seconds``; ``None`` while there is no heartbeat.
+
+    The quota's part is the kernel's own where its counters count: a wake-up as short as a heartbeat
+    often runs from the millisecond of quota that an idle CPU keeps back, and would see less than the
+    app's busy thread does.
+    """
+    readings = history.window(SuspensionReading, seconds)
+    beats = Beats.sum(digest(r).beats for r in readings)
+    if not beats.seconds or not (beats.samples or beats.frozen):
+        return None
+    freeze = min(1.0, beats.frozen / beats.seconds)
+    share = beats.share * (1 - freeze)
+    causes = _to_the_limit(history, _assign_unknown(history, beats.causes, share, readings), readings)
+    total = causes.total or 1.0
+    held = throttling(history, seconds)
+    quota = min(1 - freeze, max(held.share if held else 0.0, share * causes.quota / total))
+    others = [share * part / total for part in (causes.hypervisor, causes.contention, causes.unknown)]
+    if uncounted_limit(history) is None:  # else what /proc/stat lost is that limit's
+        others[0] = max(others[0], min(1 - freeze, _taken_share(history, readings, beats.frozen)))
+    room = min(1.0, (1 - freeze - quota) / sum(others)) if sum(others) else 1.0
+    hypervisor, contention, unknown = (part * room for part in others)
+    suspended = dict(zip(PARTS[1:], (quota, hypervisor, contention, freeze, unknown), strict=True))
+    shares = {RUNNING: max(0.0, 1.0 - sum(suspended.values())), **suspended}
+    return CpuBreakdown(shares, beats.samples, beats.late, beats.seconds)
+
+
+def _to_the_limit(history: History, causes: Causes, readings: Iterable[SuspensionReading]) -> Causes:
+    """Give a limit that no counter shows what ended on its clock: the share of the large gaps' time that did."""
+    limit = uncounted_limit(history)
+    if limit is None:
+        return causes
+    ends = [end for r in readings for w in r.windows for end in ends_of(w)]
+    whole = sum(length for _, length in ends)
+    share = sum(length for at, length in ends if limit.holds(at)) / whole if whole else 0.0
+    left = 1 - share
+    moved = share * (causes.contention + causes.hypervisor + causes.unknown)
+    return Causes(
+        causes.quota + moved, causes.contention * left, causes.hypervisor * left, causes.freeze, causes.unknown * left
+    )
+
+
+def _taken_share(history: History, readings: Sequence[SuspensionReading], frozen: float) -> float:
+    """The least share of wall time in which the hypervisor held running work, as /proc/stat counts it.
+
+    Ticks are lost, and time is stolen, on a CPU that had something to run: behind a quota inside the guest
+    too, where every late heartbeat has that quota as its explanation.  They are summed over the CPUs.
+    """
+    wall, cpus = sum(r.seconds for r in readings), _cpus(history)
+    taken = _taken_seconds(readings) - frozen * cpus
+    return taken / cpus / wall if wall and _beyond_noise(taken, wall) else 0.0
+
+
+def _taken_seconds(readings: Sequence[SuspensionReading]) -> float:
+    """What /proc/stat says that the host took: stolen time and lost ticks, summed over the CPUs."""
+    return sum((r.steal_seconds or 0.0) + (r.lost_seconds or 0.0) for r in readings)
+
+
+def _beyond_noise(taken: float, wall: float) -> bool:
+    return taken > max(LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE * wall)
+
+
+def _cpus(history: History) -> int:
+    """CPUs over which /proc/stat adds up; those that this process may run on can be fewer."""
+    latest = history.latest(SuspensionReading)
+    if latest is not None and latest.stat_cpus:
+        return latest.stat_cpus
+    platform = history.latest(PlatformReading)
+    return (platform.cpus if platform else None) or 1
+
+
+def _assign_unknown(history: History, causes: Causes, share: float, readings: Sequence[SuspensionReading]) -> Causes:
+    """Give the heartbeats' unexplained gaps to the hypervisor as far as spins or ticks say so.
+
+    A heartbeat alone cannot tell: the clock ticks of a sleeping vCPU are not lost.  The spins around it
+    can, and so can the ticks lost over the whole time on a busy vCPU.
+    """
+    wall = sum(r.seconds for r in readings)
+    if causes.unknown + causes.contention <= 0 or not share or not wall:
+        return causes
+    each = causes.total / (share * wall)  # late heartbeats per suspended second
+    felt = Causes.sum(attribute(w) for r in readings for w in digest(r).spins)
+    outside = felt.hypervisor + felt.unknown
+    moved = causes.unknown * (felt.hypervisor / outside if outside else 0.0)
+    taken = _taken_seconds(readings)
+    most = 2 * (causes.unknown + causes.contention) / each * _cpus(history)
+    waited = 0.0
+    # Far more than all CPUs could have lost in these gaps is another event's, such as a freeze's.
+    if _beyond_noise(taken, wall) and taken <= most:
+        moved = max(moved, min(causes.unknown, taken * each))
+        # What the host took is run delay too, of whoever waited for that CPU.
+        waited = min(causes.contention, max(0.0, taken * each - moved))
+    return Causes(
+        causes.quota, causes.contention - waited, causes.hypervisor + moved + waited, 0.0, causes.unknown - moved
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """Mean seconds of one operation's parts over a span; they sum to ``wall``."""
+
+    wall: float
+    network: float
+    server: float
+    suspended: float
+    client: float
+    unknown: float
+    count: int
+    #: Times outside of this machine, network and server together, in their order.
+    aways: tuple[float, ...]
+    #: Of them on the network.
+    networks: tuple[float, ...]
+
+    @property
+    def least_network(self) -> float:
+        """The shortest time on the network: distance, without what a busy server adds before its clock runs."""
+        return min(self.networks)
+
+    @property
+    def least_away(self) -> float:
+        """The shortest time outside of this machine."""
+        return min(self.aways)
+
+    @property
+    def usual_away(self) -> float:
+        """Its median."""
+        return median(self.aways)
+
+    def is_uneven(self, ratio: float) -> bool:
+        """Whether quick ones, below ``ratio`` of the median, stand between slow ones.
+
+        Quick ones that all come before or after the slow ones are a change, not unevenness.
+        """
+        quick = [away < ratio * self.usual_away for away in self.aways]
+        return any(quick) and quick != sorted(quick) and quick != sorted(quick, reverse=True)
+
+
+@once
+def round_trips(history: History, seconds: float, target: str, latest: int = 1000) -> dict[str, RoundTrip]:
+    """The ``latest`` round trips to one database: operation -> mean parts; empty while none was answered."""
+    readings = [r for r in history.window(PostgresReading, seconds, target) if r.up][-latest:]
+    found = {}
+    for operation in (readings[-1].round_trip_seconds or {}) if readings else {}:
+        walls = [(r.round_trip_seconds or {}).get(operation, 0.0) for r in readings]
+        parts = {
+            part: [(getattr(r, f"{part}_seconds") or {}).get(operation, 0.0) for r in readings]
+            for part in ROUND_TRIP_PARTS
+        }
+        away = [a + b for a, b in zip(parts["network"], parts["server"], strict=True)]
+        means = {part: sum(values) / len(values) for part, values in parts.items()}
+        found[operation] = RoundTrip(
+            wall=sum(walls) / len(walls),
+            **means,
+            count=len(walls),
+            aways=tuple(away),
+            networks=tuple(parts["network"]),
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class SpinView:
+    """What short bursts of CPU met: the latest spins, newest last, with the causes of their gaps."""
+
+    spins: tuple[Window, ...]
+    causes: Causes
+    wall: float
+
+    @property
+    def available(self) -> float | None:
+        """Share of the spins' wall time in which they ran; ``None`` without spins."""
+        return max(0.0, 1.0 - self.causes.total / self.wall) if self.wall else None
+
+    def with_cause(self, part: str, least: float = STOP_GAP_SECONDS) -> tuple[Window, ...]:
+        """The spins in which this cause took at least ``least`` seconds."""
+        return tuple(w for w in self.spins if getattr(attribute(w), part) >= least)
+
+
+@once
+def spin_view(history: History, seconds: float, most: int = 1000) -> SpinView:
+    """The last ``most`` spins of the last ``seconds``."""
+    spins = _spins(history, seconds)[-most:]
+    causes = Causes.sum(map(attribute, spins))
+    return SpinView(spins, causes, sum(w.end - w.start for w in spins))
+
+
+@once
+def _spins(history: History, seconds: float) -> tuple[Window, ...]:
+    return tuple(w for r in history.window(SuspensionReading, seconds) for w in digest(r).spins)

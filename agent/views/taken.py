@@ -1,0 +1,22 @@
+"""How much of the app's CPU is taken away, as far as it can be seen from where the agent is."""
+
+from __future__ import annotations
+
+from agent.history import History, once
+from agent.views import backlog
+from agent.views.cpu import cpu_breakdown, throttling
+
+
+@once
+def taken_from_app(history: History, seconds: float, *, crowd: bool = True) -> float:
+    """Share of the time; 0.0 where nothing shows any.
+
+    What takes the whole machine away the agent meets itself; a quota of its own group says nothing of another's.  Without the
+    ``crowd``: other work on these CPUs holds up those alone who are ready to run, which somebody who sleeps is not.
+    """
+    group = backlog.app_group(history)
+    own = cpu_breakdown(history, seconds)
+    held = throttling(history, seconds, group) if group is not None else None
+    apart = ([] if group == "" else ["suspended_quota"]) + ([] if crowd else ["suspended_contention"])
+    shared = own.suspended - sum(own.shares[part] for part in apart) if own else 0.0
+    return max(held.share if held else 0.0, shared)
