@@ -18,7 +18,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from probes.cloud_api import CallFailed
+from probes.backoff import Backoff
+from probes.gcp.cloud_api import CallFailed
 from probes.reading import NoData
 
 _log = logging.getLogger("stallscope.cloud_logging")
@@ -29,7 +30,7 @@ FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 1.0, 300.0
 
 
 class Api(Protocol):
-    """What is needed of :class:`probes.cloud_api.CloudApi`."""
+    """What is needed of :class:`probes.gcp.cloud_api.CloudApi`."""
 
     def write(self, log: str, entries: list[Mapping[str, Any]]) -> None:
         """Write entries to a log.  Raises CallFailed or NoData."""
@@ -55,7 +56,7 @@ class CloudLog:
         self._api, self._log_id, self._labels, self._clock, self._wall = api, log, dict(labels), clock, wall
         self._waiting: deque[Mapping[str, Any]] = deque()
         self._lock = threading.Lock()
-        self._news = threading.Condition(self._lock)
+        self._wakeup = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
         self._ending = False
         self._sending, self._why = 0, ""
@@ -68,7 +69,7 @@ class CloudLog:
             "severity": severity, "timestamp": stamp, "json_payload": dict(payload), "insert_id": os.urandom(16).hex(),
             "labels": {**self._labels, **labels},
         }  # fmt: skip
-        with self._news:
+        with self._wakeup:
             self._waiting.append(entry)
             while len(self._waiting) > MOST_WAITING:
                 self._waiting.popleft()
@@ -76,13 +77,13 @@ class CloudLog:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="stallscope findings", daemon=True)
                 self._thread.start()
-            self._news.notify()
+            self._wakeup.notify()
 
     def close(self, seconds: float) -> None:
         """Send what waits, for so long at most; the rest is dropped and told.  Blocks."""
-        with self._news:
+        with self._wakeup:
             self._ending = True
-            self._news.notify()
+            self._wakeup.notify()
         if self._thread is not None:
             self._thread.join(seconds)
         with self._lock:
@@ -94,20 +95,20 @@ class CloudLog:
             _log.warning("%d findings were not delivered to Cloud Logging: %s", left, why)
 
     def _run(self) -> None:
-        pause, again = FIRST_PAUSE_SECONDS, float("-inf")
+        backoff = Backoff(FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS, self._clock)
         while True:
-            with self._news:
-                while not self._ending and (not self._waiting or self._clock() < again):
-                    self._news.wait(max(0.0, again - self._clock()) if self._waiting else None)
+            with self._wakeup:
+                while not self._ending and (not self._waiting or not backoff.due):
+                    self._wakeup.wait(backoff.seconds_left if self._waiting else None)
                 batch = [self._waiting.popleft() for _ in range(min(MOST_BATCH, len(self._waiting)))]
                 self._sending, last = len(batch), self._ending
             if not batch:
                 return
             failed = self._send(batch)
             if not failed:
-                pause, again = FIRST_PAUSE_SECONDS, float("-inf")
+                backoff.succeeded()
                 continue
-            again, pause = self._clock() + pause, min(MOST_PAUSE_SECONDS, pause * 2)
+            backoff.failed()
             self._put_back(batch, failed)
             if last:  # one try after the end was announced, however long the pause would be
                 return

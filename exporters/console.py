@@ -47,9 +47,7 @@ def headline(report: Mapping[str, Any], *, colour: bool = False) -> str:
 
 
 def _head(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
-    word = _WORDS[report["status"]]
-    if report["verdict"].startswith("Cannot tell"):
-        word = "UNKNOWN"
+    word = _WORDS[report["status"]] if report["conclusive"] else "UNKNOWN"
     lines = wrap(report["verdict"], WIDTH - 10)
     yield f"{paint(report['status'], f'{word:<9}')} {paint('bold', lines[0])}"
     for line in lines[1:]:
@@ -75,27 +73,27 @@ def _round_trips(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
             continue
         yield paint("bold", f"Where the time of a round trip to database {target!r} went, in ms")
         for operation, parts in operations.items():
-            told = [
+            shown = [
                 f"{part} {1e3 * seconds:.1f}" for part, seconds in parts.items() if part != "wall" and seconds >= 5e-5
             ]
-            yield f"  {operation:<8} {1e3 * parts['wall']:8.1f} = {' + '.join(told)}"
+            yield f"  {operation:<8} {1e3 * parts['wall']:8.1f} = {' + '.join(shown)}"
         yield ""
 
 
 def _database(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
     for remote, shares in report["breakdown"].get("connections", {}).items():
-        told = ", ".join(f"{what} {share:.0%}" for what, share in shares.items() if share >= 0.005)
-        if told:
-            yield f"{paint('bold', f'Connections to {remote}')}: {told}"
+        shown = ", ".join(f"{what} {share:.0%}" for what, share in shares.items() if share >= 0.005)
+        if shown:
+            yield f"{paint('bold', f'Connections to {remote}')}: {shown}"
     for target, numbers in report["breakdown"].get("sessions", {}).items():
-        told = ", ".join(f"{what} {number:.1f}" for what, number in numbers.items() if number >= 0.05)
-        yield f"{paint('bold', f'Sessions of database {target!r}')}: {told or 'none but the agent'}"
+        shown = ", ".join(f"{what} {number:.1f}" for what, number in numbers.items() if number >= 0.05)
+        yield f"{paint('bold', f'Sessions of database {target!r}')}: {shown or 'none but the agent'}"
     if any(report["breakdown"].get(part) for part in ("connections", "sessions")):
         yield ""
 
 
 def _logs(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
-    told = False
+    anything = False
     for queue, numbers in report["breakdown"].get("logs", {}).items():
         counted = [
             f"{value:g} {name}" for name, value in numbers.items() if name in ("entries", "batches", "chunks") and value
@@ -103,16 +101,16 @@ def _logs(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
         if numbers.get("bytes"):
             counted.append(f"{numbers['bytes'] / 1e6:.2f} MB")
         if counted:
-            told = True
+            anything = True
             age = f", the oldest for {numbers['oldest_seconds']:.1f} s" if numbers.get("oldest_seconds") else ""
             where = {"memory": "in memory", "disk": "on disk"}.get(numbers["backing"], "nobody knows where")
             yield f"{paint('bold', f'Logs waiting in {queue}')}: {', '.join(counted)}, {where}{age}"
     for whose, numbers in report["breakdown"].get("memory", {}).items():
-        told = True
+        anything = True
         left = f", at its limit in {numbers['seconds_to_limit'] / 60:.0f} min" if "seconds_to_limit" in numbers else ""
         name = "Memory of the app" if whose == "app" else "Memory of this container"
         yield f"{paint('bold', name)}: {numbers['used_bytes'] / 1e6:.0f} of {numbers['limit_bytes'] / 1e6:.0f} MB{left}"
-    if told:
+    if anything:
         yield ""
 
 
@@ -126,6 +124,8 @@ def _findings(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
         )
         if finding.get("explained_by"):
             yield f"  the mechanism of: {finding['explained_by']}"
+        if finding.get("contributing"):
+            yield f"  contributing, too small to explain it alone: {', '.join(finding['contributing'])}"
         for evidence in finding["evidence"]:
             yield from _bullet("-", evidence["text"])
         advice = finding["advice"]
@@ -188,4 +188,5 @@ def change_line(event: Mapping[str, Any], *, colour: bool = False) -> str:
     if event["now"] != "present":
         return f"{paint('dim', 'now ' + event['now'] + ':')} {event['rule']}\n"
     text = event["evidence"][0] if event["evidence"] else ""
-    return f"{paint(event['severity'], event['severity'] + ':')} {event['rule']}: {text}\n"
+    cause = f" (because of {event['explained_by']})" if event.get("explained_by") else ""
+    return f"{paint(event['severity'], event['severity'] + ':')} {event['rule']}{cause}: {text}\n"

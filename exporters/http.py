@@ -1,20 +1,20 @@
 """The FastAPI application: the table of pages with its OpenAPI schema, and the one endpoint that takes data.
 
-Importing this module imports FastAPI; ``exporters.pages.Front`` does it when it is first needed.
+Importing this module imports FastAPI; it is done when :class:`exporters.pages.Front`, which stands before it, first
+needs it.  Who may ask is decided there, by :mod:`exporters.guard`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from ipaddress import ip_address
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
 from exporters import schema
-from exporters.pages import HEALTH_TYPE, TABLE, Page, Pages, headers
+from exporters.pages import HEALTH_TYPE, TABLE, Page, Pages, headers, problem
 
 #: A body of the one endpoint that takes any is three dozen bytes.
 MOST_BODY_BYTES = 1024
@@ -22,7 +22,7 @@ MOST_IN_FLIGHT = 1_000_000
 
 
 def create_app(
-    pages: Pages, set_in_flight: Callable[[str, int], None], version: str, fail_status: int = 503
+    pages: Pages, set_in_flight: Callable[[str, int], None], version: str, fail_status: int = 200
 ) -> FastAPI:
     """The application.  ``set_in_flight(source, count)`` takes what the app pushes."""
     app = FastAPI(
@@ -48,10 +48,10 @@ def create_app(
         openapi_extra=schema.in_flight_body(),
     )
     async def in_flight(request: Request) -> Response:
-        if request.client is None or not _is_loopback(request.client.host):
-            return _problem("only from loopback", 403)
         try:
             set_in_flight(*_parse_in_flight(await _body(request)))
+        except _TooLargeError:
+            return _problem(f"the body must be at most {MOST_BODY_BYTES} bytes", 413, connection="close")
         except ValueError as error:
             return _problem(str(error), 422)
         return Response(status_code=204)
@@ -70,22 +70,17 @@ def create_app(
 def _handler(pages: Pages, page: Page) -> Callable[[], Any]:
     async def answer() -> Response:
         status, body = page.render(pages)
-        return Response(body, status, headers(page))
+        return Response(body, status, headers(page.media_type))
 
     return answer
 
 
-def _problem(detail: str, status: int) -> Response:
-    return Response(json.dumps({"detail": detail}).encode(), status, media_type="application/json")
+def _problem(detail: str, status: int, **more: str) -> Response:
+    return Response(problem(detail), status, {**headers("application/json"), **more})
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
+class _TooLargeError(Exception):
+    """The body is larger than any that is taken, and may be without an end."""
 
 
 async def _body(request: Request) -> bytes:
@@ -94,7 +89,7 @@ async def _body(request: Request) -> bytes:
         async for chunk in request.stream():
             raw += chunk
             if len(raw) > MOST_BODY_BYTES:
-                raise ValueError(f"the body must be at most {MOST_BODY_BYTES} bytes")
+                raise _TooLargeError
     except ClientDisconnect:
         raise ValueError("the body ended early") from None
     return raw
@@ -104,7 +99,7 @@ def _parse_in_flight(raw: bytes) -> tuple[str, int]:
     """(source, count) of ``{"in_flight": 3, "source": "proxy"}``.  Raises ValueError naming the field."""
     try:
         body: Any = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError('the body must be JSON like {"in_flight": 3}') from None
     if not isinstance(body, dict):
         raise ValueError('the body must be JSON like {"in_flight": 3}')

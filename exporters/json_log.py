@@ -15,14 +15,16 @@ import json
 import logging
 import os
 import select
+import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 #: A pipe that polls writable takes this much without blocking (PIPE_BUF); longer lines go in pieces.
 PIECE = 4096
 LABELS = "logging.googleapis.com/labels"
+MOST_A_MINUTE = 60
 
 
 class LineWriter:
@@ -79,20 +81,28 @@ def severity_of(finding_severity: str | None) -> str:
 class LineHandler(logging.Handler):
     """Python's own log records as such lines, for the root logger: nothing of ours or of a library's may block either.
 
-    Of an exception its type and where it came from are told; its text may hold a credential.
+    Of an exception its type and where it came from are reported; its text may hold a credential.  No more than
+    ``MOST_A_MINUTE`` are written: whatever repeats itself must not fill the app's log; the rest is dropped and counted.
     """
 
-    def __init__(self, writer: LineWriter) -> None:
+    def __init__(self, writer: LineWriter, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(logging.WARNING)
-        self._writer = writer
+        self._writer, self._clock = writer, clock
+        self._minute, self._in_it = -1, 0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record, or drop it."""
+        minute = int(self._clock() / 60)
+        self._in_it = self._in_it + 1 if minute == self._minute else 1
+        self._minute = minute
+        if self._in_it > MOST_A_MINUTE:
+            self._writer.dropped += 1
+            return
         try:
             body: dict[str, Any] = {"logger": record.name}
             if record.exc_info and record.exc_info[0] is not None:
                 body["exception"] = record.exc_info[0].__name__
                 body["stack"] = "".join(traceback.format_tb(record.exc_info[2]))
             self._writer.write(line("log", record.levelname, record.getMessage(), body, {"logger": record.name}))
-        except Exception:  # noqa: BLE001 - a record that cannot be told must not end what was going on
+        except Exception:  # noqa: BLE001 - a record that cannot be written must not end what was going on
             self._writer.dropped += 1

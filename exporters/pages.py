@@ -1,22 +1,23 @@
 """The pages, rendered once per report and served from memory, and the table of their paths.
 
-:class:`Front` is the ASGI application that uvicorn runs.  It answers GET on the table by itself: a
-scrape then costs what HTTP costs, and the agent is ready without FastAPI, whose import is most of the
-start-up time and a third of the memory.  Everything else (the POST, the OpenAPI document, errors) goes
-to the FastAPI application, loaded when it is first needed; it declares the same table.
+:class:`Front` is the ASGI application that uvicorn runs.  It answers GET on the table by itself, and what there is not:
+a scrape then costs what HTTP costs, and the agent is ready without FastAPI, whose import is most of the start-up time and
+a third of the memory.  Only the POST and the OpenAPI document go to the FastAPI application, loaded when one of them is
+first asked for; it declares the same table.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from typing import Any, NamedTuple
 
 from agent.report import to_json
+from agent.snapshot import Snapshot, State
 from exporters import console
+from exporters.guard import Guard
 from exporters.prometheus import CONTENT_TYPE, MetricsPage
-from exporters.state import Snapshot, State
 
 HEALTH_TYPE = "application/health+json"
 TEXT_TYPE = "text/plain; charset=utf-8"
@@ -25,7 +26,7 @@ TEXT_TYPE = "text/plain; charset=utf-8"
 class Pages:
     """The rendered pages of the newest report; there is one before the server starts."""
 
-    def __init__(self, state: State, metrics: MetricsPage, fail_status: int = 503) -> None:
+    def __init__(self, state: State, metrics: MetricsPage, fail_status: int = 200) -> None:
         self._state, self._metrics, self._fail_status = state, metrics, fail_status
         self._cached: dict[str, tuple[int, bytes]] = {}
 
@@ -83,25 +84,64 @@ TABLE: dict[str, Page] = {
 }
 
 
-def headers(page: Page) -> dict[str, str]:
-    """The response headers of a page."""
-    return {"content-type": page.media_type, "cache-control": "no-store", "date": formatdate(usegmt=True)}
+#: What the FastAPI application answers: path to the methods there.
+ELSEWHERE = {"/requests-in-flight": ("POST",), "/openapi.json": ("GET", "HEAD")}
+_READ = ("GET", "HEAD")
+
+
+def headers(media_type: str) -> dict[str, str]:
+    """The response headers of every answer; no browser may take one for a script or a page."""
+    date = formatdate(usegmt=True)
+    return {"content-type": media_type, "cache-control": "no-store", "x-content-type-options": "nosniff", "date": date}
 
 
 class Front:
-    """Answers GET and HEAD on the table; hands everything else to ``rest()``."""
+    """Answers GET and HEAD on the table, and what there is not; the POST and the OpenAPI document are ``rest``'s.
 
-    def __init__(self, pages: Pages, rest: Callable[[], Any]) -> None:
-        self._pages, self._rest = pages, rest
+    ``rest`` gives the FastAPI application.
+    """
+
+    def __init__(self, pages: Pages, rest: Callable[[], Awaitable[Any]], guard: Guard) -> None:
+        self._pages, self._rest, self._guard = pages, rest, guard
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """One ASGI connection."""
-        page = TABLE.get(scope["path"]) if scope["type"] == "http" and scope["method"] in ("GET", "HEAD") else None
-        if page is None:
-            await self._rest()(scope, receive, send)
-            return
-        status, body = page.render(self._pages)
-        rows = [(name.encode(), value.encode()) for name, value in headers(page).items()]
-        rows.append((b"content-length", str(len(body)).encode()))
-        await send({"type": "http.response.start", "status": status, "headers": rows})
-        await send({"type": "http.response.body", "body": body})
+        path, method, asked = scope["path"], scope["method"], dict(scope["headers"])
+        page = TABLE.get(path)
+        methods = _READ if page is not None else ELSEWHERE.get(path)
+        refusal = self._guard.page(asked)
+        if refusal is None and method == "POST" and path in ELSEWHERE and method in ELSEWHERE[path]:
+            refusal = self._guard.post((scope["client"] or ("",))[0], asked)
+        if refusal is not None:
+            await _refuse(send, *refusal)
+        elif methods is None:
+            await _refuse(send, 404, f"no such page; there are {', '.join(TABLE)}")
+        elif method not in methods:
+            await _refuse(send, 405, f"{path} takes {' and '.join(methods)} only", allow=", ".join(methods))
+        elif page is None:
+            await (await self._rest())(scope, receive, send)
+        else:
+            status, body = page.render(self._pages)
+            more = {"connection": "close"} if _has_body(asked) else {}
+            await _send(send, status, body, {**headers(page.media_type), **more})
+
+
+def _has_body(asked: dict[bytes, bytes]) -> bool:
+    """A body that nobody reads: its sender would go on, so the connection ends with the answer."""
+    return b"transfer-encoding" in asked or asked.get(b"content-length", b"0") != b"0"
+
+
+def problem(detail: str) -> bytes:
+    """The body of a refusal."""
+    return json.dumps({"detail": detail}).encode()
+
+
+async def _refuse(send: Any, status: int, because: str, **more: str) -> None:
+    await _send(send, status, problem(because), {**headers("application/json"), "connection": "close", **more})
+
+
+async def _send(send: Any, status: int, body: bytes, named: dict[str, str]) -> None:
+    rows = [(name.encode(), value.encode()) for name, value in named.items()]
+    rows.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": rows})
+    await send({"type": "http.response.body", "body": body})

@@ -4,126 +4,70 @@ Names, help texts and kinds come from the readings' field specs; nothing is spel
 added up here, so that a counter never goes backwards when the history forgets.  A field that is not
 observable here has no series: an absent series is honest, a zero would not be.  Nor has a gauge whose probe has had no
 data for some slots (:meth:`ReadingCollector.forget`): it would tell of a moment that has passed.  Counters of what can
-be observed stand at 0 from the first scrape, so that ``rate()`` sees the first event; they never disappear.
+be observed stand at 0 from the first scrape, so that ``rate()`` sees the first event.  How many series a label from
+outside may make, and when one is forgotten: :mod:`exporters.series`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    Metric,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from exporters.state import Snapshot, State
-from probes.reading import Counts, FieldSpec, Reading, metric_name, specs
+from agent.report import Finding
+from agent.snapshot import Snapshot, State
+from exporters.series import Series, prefix_of
+from probes.reading import Reading, specs
 
 VERDICTS = ("present", "absent", "unknown")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-Key = tuple[str, ...]
 
 
 class ReadingCollector(Collector):
     """Accumulates readings into metric families."""
 
     def __init__(self, reading_types: Iterable[type[Reading]]) -> None:
-        self._types = {kind: specs(kind) for kind in reading_types}
+        self._series = {kind: [Series(kind, spec) for spec in specs(kind)] for kind in reading_types}
         #: The reading types that have new values; whoever has shown them takes them out.
-        self.changed = set(self._types)
-        self._values: dict[tuple[type[Reading], str], dict[Key, Any]] = {}
-        for kind, fields in self._types.items():
-            for spec in fields:
-                self._values[kind, spec.name] = self._initial(kind, spec)
-
-    @staticmethod
-    def _initial(kind: type[Reading], spec: FieldSpec) -> dict[Key, Any]:
-        if spec.by or kind.labelled:
-            return {}
-        if spec.kind == "increment":
-            return {(): 0.0}
-        return {(): ([0] * (len(spec.buckets) + 1), 0.0)} if spec.kind == "histogram" else {}
+        self.changed = set(self._series)
 
     def observe(self, reading: Reading) -> None:
         """Take one reading."""
         kind = type(reading)
         self.changed.add(kind)
-        for spec in self._types.get(kind, ()):
-            self._take(self._values[kind, spec.name], spec, reading)
+        for series in self._series.get(kind, ()):
+            series.take(prefix_of(kind, reading.target), getattr(reading, series.spec.name), reading.taken)
 
     def forget(self, kind: type[Reading], target: str) -> None:
         """What was true now is no longer known: gauges go, counters stay."""
-        prefix = self._prefix(kind, target)
         self.changed.add(kind)
-        for spec in self._types.get(kind, ()):
-            values = self._values[kind, spec.name]
-            if spec.kind in ("gauge", "flag"):
-                for key in [key for key in values if key[: len(prefix)] == prefix]:
-                    del values[key]
-
-    @staticmethod
-    def _prefix(kind: type[Reading], target: str) -> Key:
-        return (target or "own",) if kind.labelled else ()
-
-    def _take(self, values: dict[Key, Any], spec: FieldSpec, reading: Reading) -> None:
-        prefix = self._prefix(type(reading), reading.target)
-        value = getattr(reading, spec.name)
-        found = value if isinstance(value, Mapping) else {None: value} if value is not None else {}
-        now = {prefix + ((str(label),) if label is not None else ()): x for label, x in found.items()}
-        for key in [k for k in values if k[: len(prefix)] == prefix and k not in now]:
-            if spec.kind not in ("increment", "histogram") or value is None:
-                del values[key]
-        for key, x in now.items():
-            if spec.kind == "increment":
-                values[key] = values.get(key, 0.0) + max(0.0, float(x))
-            elif isinstance(x, Counts):
-                counts, total = values.get(key, ([0] * len(x.buckets), 0.0))
-                values[key] = ([a + b for a, b in zip(counts, x.buckets, strict=True)], total + x.sum)
-            else:
-                values[key] = float(x)
+        for series in self._series.get(kind, ()):
+            series.forget(prefix_of(kind, target))
 
     def collect(self) -> Iterator[Metric]:
         """One family per field of every registered reading type."""
-        for kind in self._types:
+        for kind in self._series:
             yield from self.families(kind)
 
     def families(self, kind: type[Reading]) -> Iterator[Metric]:
         """Those of one reading type."""
-        for spec in self._types[kind]:
-            labels = [*(["target"] if kind.labelled else []), *([spec.by] if spec.by else [])]
-            yield self._family(metric_name(kind, spec), spec, labels, self._values[kind, spec.name])
+        for series in self._series[kind]:
+            yield series.family()
 
-    @staticmethod
-    def _family(name: str, spec: FieldSpec, labels: list[str], values: Mapping[Key, Any]) -> Metric:
-        if spec.kind == "histogram":
-            histogram = HistogramMetricFamily(name, spec.help, labels=labels)
-            for key, (counts, total) in values.items():
-                running, buckets = 0, []
-                for bound, count in zip((*map(str, spec.buckets), "+Inf"), counts, strict=True):
-                    running += count
-                    buckets.append((bound, running))
-                histogram.add_metric(key, buckets, total)
-            return histogram
-        plain = CounterMetricFamily if spec.kind == "increment" else GaugeMetricFamily
-        family = plain(name, spec.help, labels=labels)
-        for key, value in values.items():
-            family.add_metric(key, value)
-        return family
+    def folded(self) -> dict[str, int]:
+        """How often a value got no series of its own, by the name of the readings that have labels from outside."""
+        labelled = {kind.probe: each for kind, each in self._series.items() if any(s.spec.by for s in each)}
+        return {probe: sum(series.folded for series in each) for probe, each in labelled.items()}
 
 
 class ReportCollector(Collector):
     """The report's own numbers: verdicts, breakdown, the agent's cost and its slots."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, state: State, folded: Callable[[], Mapping[str, int]] = dict) -> None:
+        self._state, self._folded = state, folded
 
     def collect(self) -> Iterator[Metric]:
         """Families of the newest snapshot; none before the first."""
@@ -144,6 +88,7 @@ class ReportCollector(Collector):
             for name in VERDICTS:
                 verdict.add_metric((rule, name), float(name == now))
         yield verdict
+        yield from self._findings(report.findings)
         parts = GaugeMetricFamily(
             "stallscope_cpu_time_ratio",
             "Share of the last 60 s of wall time: running, or suspended by each cause; sums to 1.",
@@ -158,6 +103,27 @@ class ReportCollector(Collector):
         build = InfoMetricFamily("stallscope_build", "The agent's version.")
         build.add_metric((), {"version": report.agent.version})
         yield build
+
+    @staticmethod
+    def _findings(findings: Sequence[Finding]) -> Iterator[Metric]:
+        """What is present now, by what alerts need: how bad it is, and whether it is somebody else's effect."""
+        found = GaugeMetricFamily(
+            "stallscope_finding",
+            "1 for each finding while it is present. info: nobody is slow because of it now. explained_by: the finding that "
+            "causes this one; empty for a cause.",
+            labels=["rule", "severity", "explained_by"],
+        )
+        lost = GaugeMetricFamily(
+            "stallscope_finding_share_ratio",
+            "How much of the time, or of the connections, is lost to a finding that is present, where it measures that.",
+            labels=["rule"],
+        )
+        for finding in findings:
+            found.add_metric((finding.rule, finding.severity, finding.explained_by or ""), 1.0)
+            if finding.share is not None:
+                lost.add_metric((finding.rule,), finding.share)
+        yield found
+        yield lost
 
     def _agent(self, snapshot: Snapshot) -> Iterator[Metric]:
         agent = snapshot.report.agent
@@ -198,6 +164,15 @@ class ReportCollector(Collector):
         for outcome, number in snapshot.cloud_entries.items():
             entries.add_metric((outcome,), number)
         yield entries
+        folded = CounterMetricFamily(
+            "stallscope_series_folded",
+            "Values that got no series of their own because the family has as many as it may: a counter's went into the "
+            "label other, a gauge's was left out.",
+            labels=["probe"],
+        )
+        for name, number in self._folded().items():
+            folded.add_metric((name,), number)
+        yield folded
         yield GaugeMetricFamily(
             "stallscope_agent_resident_memory_bytes", "Memory of agent and child.", value=agent.memory_bytes
         )
@@ -227,7 +202,8 @@ class MetricsPage:
 
     def __init__(self, state: State, reading_types: Sequence[type[Reading]]) -> None:
         self.readings = ReadingCollector(reading_types)
-        self._state, self._kinds, self._report = state, tuple(reading_types), ReportCollector(state)
+        self._state, self._kinds = state, tuple(reading_types)
+        self._report = ReportCollector(state, self.readings.folded)
         self._cached: tuple[int, bytes] = (-1, b"")
         self._pages: dict[type[Reading], bytes] = {}
         self._texts: dict[str, tuple[list[Sample], bytes]] = {}

@@ -62,10 +62,11 @@ _PROBLEM = {
 
 
 def in_flight_responses() -> dict[int | str, dict[str, Any]]:
-    """Taken, refused for its sender, refused for its content."""
+    """Taken, refused for its sender, its size, its content."""
     return {
         204: {"description": "taken"},
-        403: {"description": "not from loopback", "content": _PROBLEM},
+        403: {"description": "not from loopback, or for another site's page", "content": _PROBLEM},
+        413: {"description": "too large", "content": _PROBLEM},
         422: {"description": "not understood", "content": _PROBLEM},
     }
 

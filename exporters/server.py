@@ -1,8 +1,8 @@
 """The HTTP server: uvicorn inside the agent's own loop, asleep until there is something to do.
 
 uvicorn's own main loop wakes ten times a second (about 7 CPU-seconds per hour); here the server waits
-for one event instead.  uvicorn is imported when the server starts, so that a taken port and unusable
-settings are told before the heavy imports.
+for one event instead.  Connections are accepted by :mod:`exporters.accept`, which always has room for one more.
+uvicorn is imported when the server starts, so that a taken port and unusable settings are reported before the heavy imports.
 """
 
 from __future__ import annotations
@@ -11,14 +11,23 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-#: A client that connects and says nothing, or keeps its connection open unused, is given up after this:
-#: longer than any usual scrape interval, or the scraper meets a connection that is just being closed.
+from exporters.accept import Acceptor, most_for_descriptors
+
+#: A client that keeps its connection open unused between two requests is given up after this: longer than any usual
+#: scrape interval, or the scraper meets a connection that is just being closed.
 IDLE_SECONDS = 75
-#: A request must be complete and answered within this: every page is served from memory.
+#: A request must have come within this after the connection was made or its first byte, and be answered: every page is
+#: served from memory.
 REQUEST_SECONDS = 10
+#: What a client may send before it is answered: the largest head (``MOST_HEAD_BYTES``) and the largest body, in chunks of
+#: a byte each.  h11 takes 15 us for such a chunk, so a megabyte of them would hold up the loop for seconds.
+MOST_UNANSWERED_BYTES = 32 * 1024
+MOST_HEAD_BYTES = 16 * 1024
+#: Clients that wait in the kernel until they are accepted; the others come again after a second.
+BACKLOG = 2048
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -29,7 +38,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(("127.0.0.1" if host == "localhost" else host, port))
-        sock.listen(64)
+        sock.listen(BACKLOG)
         sock.setblocking(False)
     except OSError:
         sock.close()
@@ -48,20 +57,36 @@ def prepare(app: Any, most_connections: int) -> Server:
     logger.propagate = False
 
     class Protocol(H11Protocol):
-        """Gives every client a deadline: to begin a request, and to see it through."""
+        """Gives every client a deadline, to begin a request and to see it through, and a measure of what it may send."""
 
+        idle_since = 0.0
+        forget: Callable[[Any], None]
+        _unanswered = 0
         _deadline: asyncio.TimerHandle | None = None
+
+        @property
+        def busy(self) -> bool:
+            cycle = self.cycle
+            return self.transport is None or (cycle is not None and not cycle.more_body and not cycle.response_complete)
+
+        def close_now(self) -> None:
+            self.transport.abort()
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._expect(IDLE_SECONDS)
+            self._expect(REQUEST_SECONDS)
 
         def data_received(self, data: bytes) -> None:
+            self._unanswered += len(data)
+            if self._unanswered > MOST_UNANSWERED_BYTES:
+                self.transport.abort()
+                return
             if not self._deadline or self._deadline.when() > self.loop.time() + REQUEST_SECONDS:
                 self._expect(REQUEST_SECONDS)
             super().data_received(data)
 
         def on_response_complete(self) -> None:
+            self.idle_since, self._unanswered = self.loop.time(), 0
             self._expect(IDLE_SECONDS)
             super().on_response_complete()
             if self.cycle is not None and not self.cycle.response_complete:
@@ -69,6 +94,7 @@ def prepare(app: Any, most_connections: int) -> Server:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._expect(None)
+            self.forget(self)
             super().connection_lost(exc)
 
         def _expect(self, seconds: float | None) -> None:
@@ -77,13 +103,28 @@ def prepare(app: Any, most_connections: int) -> Server:
             self._deadline = self.loop.call_later(seconds, self.transport.abort) if seconds else None
 
     class Sleeping(uvicorn.Server):
-        """A uvicorn server that sleeps until it is told to stop."""
+        """A uvicorn server that accepts by an Acceptor and sleeps until it is told to stop."""
 
         stop: asyncio.Event
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await self.lifespan.startup()
+            assert sockets, "the socket is bound by us"
+            self.servers = []
+            most = most_for_descriptors(most_connections)
+            self.acceptor = Acceptor(sockets[0], most, self._client, REQUEST_SECONDS)
+            self.acceptor.open()
+            self.started = True
 
         async def main_loop(self) -> None:
             await self.on_tick(0)
             await self.stop.wait()
+            self.acceptor.close()
+
+        def _client(self) -> Protocol:
+            client = Protocol(self.config, self.server_state, self.lifespan.state)
+            client.forget = self.acceptor.forget
+            return client
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -91,8 +132,8 @@ def prepare(app: Any, most_connections: int) -> Server:
 
     config = uvicorn.Config(
         app, http=Protocol, ws="none", lifespan="off", log_config=None, access_log=False,
-        server_header=False, date_header=False, limit_concurrency=most_connections,
-        timeout_keep_alive=IDLE_SECONDS, timeout_graceful_shutdown=2, h11_max_incomplete_event_size=16384,
+        server_header=False, date_header=False,
+        timeout_keep_alive=IDLE_SECONDS, timeout_graceful_shutdown=2, h11_max_incomplete_event_size=MOST_HEAD_BYTES,
     )  # fmt: skip
     config.load()
     return Server(Sleeping(config))

@@ -20,9 +20,9 @@ def fields(headers: Iterable[tuple[bytes, bytes]], project: str) -> dict[str, An
     found = _FORM.fullmatch(text.strip())
     if found is None or not project or not int(found[1], 16):
         return {}
-    told: dict[str, Any] = {"logging.googleapis.com/trace": f"projects/{project}/traces/{found[1].decode().lower()}"}
+    fields: dict[str, Any] = {"logging.googleapis.com/trace": f"projects/{project}/traces/{found[1].decode().lower()}"}
     if found[2] and 0 < int(found[2]) < 2**64:
-        told["logging.googleapis.com/spanId"] = f"{int(found[2]):016x}"
+        fields["logging.googleapis.com/spanId"] = f"{int(found[2]):016x}"
     if found[3]:
-        told["logging.googleapis.com/trace_sampled"] = bool(int(found[3]) & 1)
-    return told
+        fields["logging.googleapis.com/trace_sampled"] = bool(int(found[3]) & 1)
+    return fields
