@@ -12,11 +12,14 @@
  * What is looked at every two seconds, and what is done besides:
  *   stdout, stderr         writableLength, once the app has opened them (this file never opens them)
  *   @google-cloud/logging  Log.write(): entries handed over and not yet answered; a call that fails has lost its entries,
- *                          and is told as refused as well when that was for want of quota (429)
+ *                          and is told as refused as well when that was for want of quota (429). Where the class is not
+ *                          met (in a bundle), the calls WriteLogEntries of HTTP/2 and the entries in each
  *   logging-winston        the same, and what waits before it in winston's logger and transport
- *   winston                what waits in loggers with other transports; each entry is counted
+ *   winston                what waits in loggers with other transports, with Http the requests that are not answered;
+ *                          each entry is counted
  *   logging-bunyan         the stream's length; each entry is counted
- *   pino                   bytes in sonic-boom's or thread-stream's buffer; what waits in pino's worker is not seen
+ *   pino                   bytes in sonic-boom's or thread-stream's buffer, and in those of pino's worker, in which this
+ *                          file runs too and tells the main thread
  *   http, https            requests between start and end, by Node's diagnostics channels; http2 is not seen. That the
  *                          first one came or the last one ended is told at once
  *   pg                     the pool's numbers; connect() is timed
@@ -24,11 +27,20 @@
  * in a steady flow, off by two seconds at most after a burst. Entries that winston leaves behind in its transport after
  * a refusal, while later ones pass them by, are known by the one at their head, which stays the same.
  *
- * Node 18, 20, 22, 24; winston 3, logging-winston 5 to 7, logging-bunyan 5 and 6, pino 8 to 10, pg 8 (docs/log-proofs.md). A package is known by its
- * name: one that a bundler put into the app's own file is not found, nor one whose source a module loader hands out
- * (module.register() with a load() for CommonJS). Nothing is done in worker threads; each process of a cluster reports
+ * How they are met: each of these objects is made by EventEmitter's constructor (sonic-boom's class by util.inherits), and is
+ * known by the methods that it has: in packages, in a bundler's file, and whatever loader brought it. Only the class Log of
+ * @google-cloud/logging is none: it is known by its package's name, or by the transport that has one.
+ *
+ * What it knows is told as well, as `log`: loggers that are known, what keeps entries to itself (a transport of winston,
+ * bunyan's stream or pino's target that is none of the known), and on what other ways something leaves the process: posts by
+ * http, fetch, http2, other TCP connections, worker threads. STALLSCOPE_HOOK_LOGS=stdout vouches that the app logs to
+ * standard output alone.
+ *
+ * Node 18, 20, 22, 24; winston 3, logging-winston 5 to 7, logging-bunyan 5 and 6, pino 8 to 10, pg 8 (docs/log-proofs.md).
+ * Nothing is done in other worker threads; each process of a cluster reports
  * for itself. A patched method does what it did before, but the promise of Log.write() and of connect() settles one
- * microtask later, and a stack shows a line of this file for each file that is being loaded. Nothing here keeps the
+ * microtask later, and a stack shows a line of this file for each file that is being loaded and each emitter that is made.
+ * Nothing here keeps the
  * process alive, and what fails here fails silently. The last message is sent on 'exit': after process.exit() and a
  * crash too, but not when a signal kills the process. While synchronous output blocks the process (pino's default,
  * before a full pipe) nothing is sent.
@@ -42,8 +54,8 @@ const { EventEmitter } = require('node:events');
 const fs = require('node:fs');
 const Module = require('node:module');
 const path = require('node:path');
-const { debuglog } = require('node:util');
-const { isMainThread } = require('node:worker_threads');
+const util = require('node:util');
+const { BroadcastChannel, isMainThread, threadId, workerData } = require('node:worker_threads');
 
 const LOOK_MS = 2000;
 const QUIET_SECONDS = 10; // between two messages while nothing changes and nothing waits
@@ -56,7 +68,15 @@ const MOST_TICKETS = 1000; // calls in flight whose age is known; further ones a
 const MOST_MARKS = 128;
 const RESOURCE_EXHAUSTED = 8; // of gRPC; HTTP calls it 429
 const MARKER = Symbol.for('stallscope.hook');
-const debug = debuglog('stallscope-hook');
+const CHANNEL = 'stallscope.hook'; // between pino's worker and the main thread
+const MOST_NAMES = 8; // of loggers, in each list of a message
+const WRITE_ENTRIES = '/google.logging.v2.LoggingServiceV2/WriteLogEntries';
+const SENDING = new Set(['POST', 'PUT', 'PATCH']); // entries leave the process by none of the others
+/** Of databases: what is sent there is no log. 80 and 443: what HTTP sends there is known by its methods. */
+const OTHER_PORTS = new Set([80, 443, 1433, 1521, 3306, 5432, 6379, 6432, 11211, 27017]);
+/** Drawn now, because the app's tests may replace either. */
+const token = Date.now().toString(36) + Math.random().toString(36).slice(2, 10);
+const debug = util.debuglog('stallscope-hook');
 /** Seconds; bound now, because the app's tests may replace the clock. */
 const now = ((clock) => () => clock() / 1000)(performance.now.bind(performance));
 const round = (seconds) => Math.round(seconds * 1000) / 1000;
@@ -121,6 +141,8 @@ class Calls {
   }
 
   leave(ticket, error) {
+    if (ticket.left) return; // some libraries call back twice
+    ticket.left = true;
     this.tickets.delete(ticket);
     this.waiting -= ticket.entries;
     this.totals[error ? 'dropped' : 'drained'] += ticket.entries;
@@ -143,6 +165,8 @@ const direct = new Calls('google-cloud-logging', 'google-cloud-logging');
 const byWinston = new Calls('logging-winston', 'logging-winston');
 const byBunyan = new Calls('logging-bunyan', 'bunyan', true);
 const elsewhere = new Calls('winston', 'winston'); // loggers of winston with other transports: no calls
+const byHttp = new Calls('winston-http', 'winston'); // winston's own transport of that name
+const byRpc = new Calls('google-cloud-logging', 'google-cloud-logging'); // HTTP/2, where no Log is met
 /** Which of them a Log belongs to; `direct` unless a transport has claimed it. */
 const owners = new WeakMap();
 /** When the entry was emitted that a transport is handing to its Log at this moment. */
@@ -154,7 +178,12 @@ const followed = new Map(); // their states by kind
 const heads = new WeakMap(); // the entry that headed a transport's buffer at the last look, and since when it waits
 const opened = new Map(); // standard streams that the app has opened
 const requests = { seen: false, open: 0, turn() {} };
+const knownLoggers = new Set(); // that were used
+const ways = new Set(); // on which something was sent that may have been entries
+const kinds = new WeakMap(); // of prototypes: how their objects are met, or null
+const workers = new Map(); // what pino's workers told last, by their thread's id
 let drops = 0; // by pino's streams
+let ofWorkers = null; // the channel on which they tell it
 
 /** Replace a method by one that looks the same. An inherited one is found anew at each call: others may patch it. */
 function around(owner, name, make) {
@@ -179,7 +208,7 @@ function around(owner, name, make) {
 function stateOf(kind, object) {
   let state = states.get(object);
   if (state) return state;
-  state = { ref: new WeakRef(object), written: 0, marks: new Marks(), seconds: 0, acquires: 0 };
+  state = { ref: new WeakRef(object), written: 0, marks: new Marks(), met: now(), seconds: 0, acquires: 0 };
   states.set(object, state);
   if (!followed.has(kind)) followed.set(kind, new Set());
   if (living(kind).length < MOST_OBJECTS) followed.get(kind).add(state);
@@ -232,7 +261,7 @@ function answered(method, self, given, place, tell) {
   try {
     if (typeof callback === 'function') {
       given[place] = function calledBack(...answer) {
-        tell(answer[0]);
+        tell(answer[0], answer[1]);
         return callback.apply(this, answer);
       };
       return method.apply(self, given);
@@ -276,18 +305,75 @@ const timing = (connect) => function timed(...given) {
   return tell ? answered(connect, this, given, 0, tell) : connect.apply(this, given);
 };
 
-/** A stream that makes its own write() in its constructor is met there all the same: it calls on(). */
-const meeting = (kind) => (on) => function met(...given) {
-  if (!states.has(this)) {
-    safely(() => {
-      const state = stateOf(kind, this);
-      if (kind === 'thread') return;
-      EventEmitter.prototype.on.call(this, 'drop', () => { drops += 1; });
-      if (!this.sync) EventEmitter.prototype.on.call(this, 'write', (bytes) => { state.written += bytes; });
-    });
-  }
-  return on.apply(this, given);
+/** Bytes that a stream takes: counted as it is written to. */
+const weighing = (write) => function weighed(data) {
+  safely(() => { stateOf('thread', this).written += data.length; });
+  return write.apply(this, arguments);
 };
+
+/** A stream of sonic-boom; it is known from its constructor on, which calls on(). */
+function meetSonic(stream) {
+  if (states.has(stream)) return;
+  const state = stateOf('sonic', stream);
+  EventEmitter.prototype.on.call(stream, 'drop', () => { drops += 1; });
+  if (!stream.sync) EventEmitter.prototype.on.call(stream, 'write', (bytes) => { state.written += bytes; });
+}
+
+/** An HTTP request of winston's transport: one entry, or a batch of them. */
+const posting = (request) => function posted(...given) {
+  const place = given.findIndex((each) => typeof each === 'function');
+  const entries = Array.isArray(given[0]) ? given[0].length : 1;
+  if (place < 0 || !entries || (given[0] && ['query', 'stream'].includes(given[0].method))) return request.apply(this, given);
+  const ticket = byHttp.enter(entries, now());
+  return answered(request, this, given, place, (error, response) => {
+    const status = response && response.statusCode;
+    byHttp.leave(ticket, error || (status >= 400 && { code: status }));
+  });
+};
+
+/** A request of HTTP/2: entries for Cloud Logging, or something that nobody knows. */
+const requesting = (request) => function requested(headers) {
+  const stream = request.apply(this, arguments);
+  safely(() => {
+    const field = (name) => (Array.isArray(headers) ? headers[headers.indexOf(name) + 1] : (headers || {})[name]);
+    if (field(':path') === WRITE_ENTRIES) meetRpc(stream);
+    else if (SENDING.has(field(':method'))) ways.add('http2');
+  });
+  return stream;
+};
+
+function meetRpc(stream) {
+  let [ticket, status] = [null, ''];
+  const look = (headers) => { status = headers['grpc-status'] || status; };
+  around(stream, 'write', (write) => function written(chunk) {
+    if (!ticket) safely(() => { ticket = byRpc.enter(entriesIn(chunk), now()); });
+    return write.apply(this, arguments);
+  });
+  stream.on('response', look);
+  stream.on('trailers', look);
+  stream.once('close', () => safely(() => ticket && byRpc.leave(ticket, status !== '0' && { code: Number(status) })));
+}
+
+/** Entries in a message of gRPC: field 4 of WriteLogEntriesRequest, by protobuf's wire format; 1 where that cannot be told. */
+function entriesIn(chunk) {
+  if (!Buffer.isBuffer(chunk) || chunk[0] !== 0) return 1; // compressed
+  let [place, entries] = [5, 0];
+  const number = () => {
+    for (let [value, shift] = [0, 1]; ; shift *= 128) {
+      const byte = chunk[place++];
+      value += (byte & 127) * shift;
+      if (!(byte & 128)) return value;
+    }
+  };
+  while (place < chunk.length) {
+    const tag = number();
+    if (tag === 34) entries += 1;
+    if ((tag & 7) === 2) place += number();
+    else if ((tag & 7) === 0) number();
+    else return entries || 1;
+  }
+  return entries || 1;
+}
 
 /** Entries, of streams of objects; NaN where the stream does not tell. */
 const buffered = (stream) => stream.writableLength + ('readableLength' in stream ? stream.readableLength : 0);
@@ -296,23 +382,132 @@ const known = (row) => Object.fromEntries(Object.entries(row).filter(([, value])
 const logOf = (transport) => (transport.common || transport).cloudLog;
 const toCloud = (transport) => ours.has((logOf(transport) || {}).write);
 
+/** The prototype in an object's chain that has a method of its own; the patch goes there. */
+function ownerOf(object, name) {
+  let owner = object;
+  while (owner && !Object.prototype.hasOwnProperty.call(owner, name)) owner = Object.getPrototypeOf(owner);
+  return owner;
+}
+
+const patchLog = (log) => {
+  if (log && 'getEntriesStream' in log) around(ownerOf(log, 'write'), 'write', writing); // LogSync has no such method
+};
+
+/** Transports of winston that write at once, or into a stream whose own length is looked at; more names may follow. */
+const DIRECT = [
+  ['stderrLevels', 'consoleWarnLevels'], // Console
+  ['dirname', 'filename', '_stream'], // File
+  ['logStream', 'filename'], // winston-daily-rotate-file
+];
+
+/** Meet a transport of winston: what it is, null for one that keeps to itself. */
+function meetTransport(transport) {
+  const log = logOf(transport);
+  if (log) {
+    patchLog(log);
+    if (toCloud(transport)) {
+      around(ownerOf(transport, 'log'), 'log', handing(
+        byWinston, (it) => it.parent, (it) => buffered(it) + buffered(it.parent),
+      ));
+      return 'logging-winston';
+    }
+    return 'transport' in log ? 'logging-winston' : null; // redirectToStdout
+  }
+  const post = ['_doRequest', '_request'].find((name) => typeof transport[name] === 'function');
+  if (post && 'ssl' in transport) {
+    around(ownerOf(transport, post), post, posting);
+    return 'winston';
+  }
+  if ('_stream' in transport && 'isObjectMode' in transport) return Number.isFinite(transport._stream.writableLength) ? 'winston' : null;
+  return DIRECT.some((names) => names.every((name) => name in transport)) ? 'winston' : null;
+}
+
+/** A logger of winston is met when it logs first: then it has its transports. */
+const logging = (write) => function counted() {
+  safely(() => {
+    if (!states.has(this)) {
+      stateOf('winston', this);
+      if (Array.isArray(this.transports)) this.transports.forEach((each) => safely(meetTransport, each));
+    }
+    states.get(this).written += 1;
+  });
+  return write.apply(this, arguments);
+};
+
+/** bunyan's loggers have streams. */
+const adding = (add) => function added(...given) {
+  const result = add.apply(this, given);
+  safely(() => this.streams.forEach(({ stream }) => '_writeCall' in stream || stateOf('bunyan-stream', stream)));
+  return result;
+};
+
+/** Classes by a method of their own, other methods that they have, what is put around them, and what is done with each object. */
+const CLASSES = [
+  ['startTimer', ['configure', 'profile', '_transform'], (owner) => around(owner, 'write', logging)],
+  ['_writeCall', ['formatEntry_'], (owner) => {
+    around(owner, 'write', counting('bunyan'));
+    around(owner, '_writeCall', handing(byBunyan, (stream) => stream, buffered));
+  }, (stream) => queueMicrotask(() => safely(patchLog, stream.cloudLog))],
+  ['reopenFileStreams', ['addStream'], (owner) => around(owner, 'addStream', adding)],
+  ['flushSync', ['writableNeedDrain', 'unref'], (owner) => around(owner, 'write', weighing), (stream) => {
+    stateOf('thread', stream);
+    listenToWorkers();
+  }],
+  ['_pulseQueue', ['connect', '_isFull'], (owner) => around(owner, 'connect', timing)],
+  ['request', ['goaway', 'settings'], (owner) => around(owner, 'request', requesting)],
+  ['getHeapSnapshot', ['postMessage', 'terminate'], () => {}, (worker) => stateOf('worker', worker)],
+];
+
+function meet(object) {
+  const prototype = Object.getPrototypeOf(object);
+  let kind = kinds.get(prototype);
+  if (kind === undefined) {
+    kind = CLASSES.find(([own, others]) => own in prototype && others.every((name) => name in prototype)) || null;
+    kinds.set(prototype, kind);
+    if (kind) kind[2](ownerOf(prototype, kind[0]));
+  }
+  if (kind && kind[3]) kind[3](object);
+}
+
+/** Every emitter that is made passes here: EventEmitter's constructor calls init(). */
+function hookClasses() {
+  const { init } = EventEmitter;
+  if (typeof init === 'function') {
+    EventEmitter.init = function made(options) {
+      init.call(this, options);
+      try {
+        meet(this);
+      } catch (error) {
+        debug('%s', error);
+      }
+    };
+  }
+  // sonic-boom does not call EventEmitter's constructor, but on() in its own: a class that inherits waits for its first on().
+  around(util, 'inherits', (inherits) => function inherited(type, parent) {
+    const result = inherits.apply(this, arguments);
+    if (parent === EventEmitter) safely(awaitFirst, type.prototype);
+    return result;
+  });
+  Module.syncBuiltinESMExports();
+}
+
+function awaitFirst(prototype) {
+  const value = function on() {
+    delete prototype.on;
+    if ('_len' in this && 'reopen' in prototype) {
+      around(prototype, 'on', (on) => function met() {
+        safely(meetSonic, this);
+        return on.apply(this, arguments);
+      });
+    }
+    return this.on.apply(this, arguments);
+  };
+  Object.defineProperty(prototype, 'on', { value, enumerable: false, writable: true, configurable: true });
+}
+
 /** The patch of each package by its name: what it needs of the exports is looked for, never taken for granted. */
 const PATCHES = new Map(Object.entries({
-  winston(it) { // before 3.4 only a file of its own exports the class
-    const Logger = it.Logger || (it.name === 'Logger' ? it : null);
-    around(Logger && Logger.prototype, 'write', counting('winston'));
-  },
   '@google-cloud/logging': ({ Log }) => around(Log && Log.prototype, 'write', writing),
-  '@google-cloud/logging-winston': ({ LoggingWinston: it }) => around(it && it.prototype, 'log', handing(
-    byWinston, (transport) => transport.parent, (transport) => buffered(transport) + buffered(transport.parent),
-  )),
-  '@google-cloud/logging-bunyan': ({ LoggingBunyan: it }) => {
-    around(it && it.prototype, 'write', counting('bunyan'));
-    around(it && it.prototype, '_writeCall', handing(byBunyan, (stream) => stream, buffered));
-  },
-  'sonic-boom': (it) => around(it.prototype, 'on', meeting('sonic')),
-  'thread-stream': (it) => around(it.prototype, 'on', meeting('thread')),
-  'pg-pool': (it) => around(it.prototype, 'connect', timing),
 }));
 
 /** A file belongs to the package of its last node_modules; of its files those that export what is needed count. */
@@ -388,9 +583,10 @@ function headSince(stream, since) {
   return since;
 }
 
-/** Entries in winston's loggers and bunyan's streams, and in flight to Cloud Logging. */
-function entryRows(time) {
-  const used = [direct, byWinston, byBunyan].filter((calls) => calls.totals.arrived); // its logger may have let it go
+/** Entries in winston's loggers and bunyan's streams, and in flight to Cloud Logging; what is not read goes to `unread`. */
+function entryRows(time, unread) {
+  const used = [direct, byWinston, byBunyan, byHttp].filter((calls) => calls.totals.arrived); // its logger may have let it go
+  if (byRpc.totals.arrived && !used.some((calls) => calls !== byHttp)) used.push(byRpc);
   const sums = new Map(used.map((calls) => [calls, { held: 0, since: Infinity }]));
   const counted = new Set(); // a transport may belong to several loggers
   const streams = ['winston', 'bunyan'].flatMap((kind) => living(kind).map(([stream, state]) => [kind, stream, state]));
@@ -402,10 +598,15 @@ function entryRows(time) {
       const listed = Array.isArray(stream.transports);
       if (listed) transports = stream.transports;
       else ahead = NaN; // nobody knows where it sends
+      for (const transport of transports) {
+        if (!safely(meetTransport, transport)) unread.add(`winston's ${nameOf(transport)}`);
+        if (Array.isArray(transport.batchOptions) && sums.has(byHttp) && !counted.has(transport)) sums.get(byHttp).held += transport.batchOptions.length;
+      }
       calls = !listed || transports.some(toCloud) ? byWinston : elsewhere;
       for (const transport of transports) { // an entry goes to each of them: the longest counts
         const sending = toCloud(transport) && transport._writableState && transport._writableState.writing ? 1 : 0;
-        if (!counted.has(transport)) ahead = Math.max(ahead, buffered(transport) - sending);
+        const into = 'isObjectMode' in transport && transport.isObjectMode ? transport._stream.writableLength : 0;
+        if (!counted.has(transport)) ahead = Math.max(ahead, buffered(transport) - sending + into);
         counted.add(transport);
       }
     }
@@ -418,6 +619,8 @@ function entryRows(time) {
   return [...sums].map(([calls, { held, since }]) => calls.row(held, since, time)).filter((row) => row.entries >= 0);
 }
 
+const nameOf = (object) => (object.constructor && object.constructor.name) || object.name || 'transport';
+
 function standardRows(time) {
   return [...opened].map(([queue, { stream, marks }]) => {
     const bytes = stream.writableLength;
@@ -428,23 +631,117 @@ function standardRows(time) {
   }).filter((row) => Number.isFinite(row.bytes));
 }
 
-function pinoRows(time) {
-  const [sonics, threads] = [living('sonic'), living('thread')];
-  if (!sonics.length && !threads.length) return [];
-  let [bytes, most, oldest] = [0, threads.length ? NaN : 0, Infinity];
-  for (const [stream, state] of sonics) {
-    bytes += stream._len;
-    most += stream.maxLength || NaN;
-    if (!stream.sync) oldest = Math.min(oldest, state.marks.look(stream._len, state.written, time));
+/** What waits in sonic-boom's streams of this thread. */
+function sonicTold(time) {
+  const told = { streams: 0, bytes: 0, most: 0, since: Infinity };
+  for (const [stream, state] of living('sonic')) {
+    told.streams += 1;
+    told.bytes += stream._len;
+    told.most += stream.maxLength || NaN;
+    if (!stream.sync) told.since = Math.min(told.since, state.marks.look(stream._len, state.written, time));
   }
-  for (const [stream] of threads) {
+  return told;
+}
+
+function pinoRows(time, unread) {
+  const threads = living('thread').filter(([stream]) => !stream.closed);
+  const sonics = sonicTold(time);
+  if (!sonics.streams && !threads.length) return [];
+  let { bytes, since } = sonics;
+  let dropped = drops;
+  for (const [stream, { written, marks, met }] of threads) {
     const { buf, state } = stream[Object.getOwnPropertySymbols(stream).find((key) => key.description === 'kImpl')];
-    const [written, read] = [Atomics.load(state, 4), Atomics.load(state, 8)]; // negative: it has ended
-    bytes += buf.length + (read < 0 ? 0 : Math.max(0, written - read));
+    const [end, read] = [Atomics.load(state, 4), Atomics.load(state, 8)]; // negative: it has ended
+    const waiting = buf.length + (read < 0 ? 0 : Math.max(0, end - read));
+    bytes += waiting;
+    since = Math.min(since, marks.look(waiting, Math.max(0, written - waiting), time));
+    const told = workers.get(stream.worker.threadId);
+    if (told) {
+      bytes += told.bytes;
+      dropped += told.dropped;
+      since = Math.min(since, told.waits === null ? Infinity : told.at - told.waits);
+      told.unread.forEach((name) => unread.add(name));
+    } else if (time - met > (3 * LOOK_MS) / 1000) {
+      unread.add("pino's worker, which does not load this hook");
+    }
   }
   if (!Number.isFinite(bytes)) return [];
-  const more = { ...(most > 0 && { most_bytes: most }), ...(sonics.length && { dropped: drops }) };
-  return [{ queue: 'pino', kind: 'pino', bytes, ...age(oldest, time), ...more }];
+  const most = threads.length ? NaN : sonics.most;
+  const more = { ...(most > 0 && { most_bytes: most }), ...((sonics.streams || workers.size) && { dropped }) };
+  return [{ queue: 'pino', kind: 'pino', bytes, ...age(since, time), ...more }];
+}
+
+/** In the main thread, from the first stream into a worker on. */
+function listenToWorkers() {
+  if (ofWorkers || !isMainThread) return;
+  ofWorkers = new BroadcastChannel(CHANNEL);
+  ofWorkers.onmessage = ({ data }) => safely(() => workers.set(data.thread, { ...data, at: now() }));
+  ofWorkers.unref();
+}
+
+/** Pino's targets that write by sonic-boom, in packages and as its plugins for bundlers name them; null: they are others' names. */
+function targetsOf({ filename, workerData: given }) {
+  const name = String(filename).replace(/^file:\/\//, '');
+  const several = [...((given && given.targets) || []), ...((given && given.pipelines) || []).flat()].map(({ target }) => String(target));
+  return several.length ? several : [name];
+}
+const KNOWN_TARGET = /pino[\\/-]file\.[cm]?js$|[\\/]pino-pretty([\\/.]|$)/;
+const targetName = (target) => {
+  const inside = target.slice(target.lastIndexOf('node_modules') + 1).split(/[\\/]/);
+  return target.includes('node_modules') ? inside.slice(1, inside[1].startsWith('@') ? 3 : 2).join('/') : path.basename(target);
+};
+
+/** In pino's worker: what waits there is told to the main thread. */
+function startInWorker() {
+  const channel = new BroadcastChannel(CHANNEL);
+  channel.unref();
+  const unread = targetsOf(workerData).filter((target) => !KNOWN_TARGET.test(target)).map((target) => `pino's target ${targetName(target)}`);
+  setInterval(() => safely(() => {
+    const time = now();
+    const { bytes, since } = sonicTold(time);
+    channel.postMessage({ thread: threadId, bytes, waits: since < Infinity ? time - since : null, dropped: drops, unread });
+  }), LOOK_MS / 2).unref();
+}
+
+/** Streams of bunyan's loggers: standard output and files are known, and those that this file reads. */
+function bunyanUnread(unread) {
+  const standard = [...opened.values()].map(({ stream }) => stream);
+  for (const [stream] of living('bunyan-stream')) {
+    const known = standard.includes(stream) || stream instanceof fs.WriteStream || 'records' in stream;
+    if (!known) unread.add(`bunyan's ${nameOf(stream)}`);
+  }
+}
+
+/** Sockets to others that are none of HTTP's (undici's have a symbol of that name) and no database's. */
+function otherSockets() {
+  const ofHttp = (socket) => '_httpMessage' in socket
+    || Object.getOwnPropertySymbols(socket).some((symbol) => symbol.description === 'parser');
+  return (process._getActiveHandles ? process._getActiveHandles() : []).some((handle) => handle.remotePort
+    && !handle.server && !OTHER_PORTS.has(handle.remotePort) && !ofHttp(handle));
+}
+
+/** The message's `log`: the loggers that were met so far, and what they leave open. */
+function loggers(rows, unread) {
+  if (process.env.STALLSCOPE_HOOK_LOGS === 'stdout') return { hook: 'node', known: ['stdout'], unread: [], elsewhere: [] };
+  for (const { kind } of rows) if (kind !== 'stdout') knownLoggers.add(kind);
+  if (living('bunyan-stream').length) knownLoggers.add('bunyan');
+  safely(bunyanUnread, unread);
+  const found = new Set(ways);
+  if (!knownLoggers.size && safely(otherSockets)) found.add('tcp');
+  const ofPino = new Set(living('thread').map(([stream]) => stream.worker));
+  const own = ([worker]) => worker.threadId > 0 && !ofPino.has(worker) && nameOf(worker) !== 'InternalWorker'; // of Node's loaders
+  if (living('worker').some(own)) found.add('worker');
+  const short = (names) => [...names].slice(0, MOST_NAMES).map((name) => name.slice(0, 60));
+  return { hook: 'node', known: short(knownLoggers), unread: short(unread), elsewhere: short(found) };
+}
+
+/** That something is posted is known by Node's diagnostics channels: http's, and undici's, which fetch() is made of. */
+function hookSending() {
+  for (const [name, way] of [['http.client.request.start', 'http'], ['undici:request:create', 'fetch']]) {
+    channels.subscribe(name, ({ request }) => {
+      if (request && SENDING.has(request.method)) ways.add(way);
+    });
+  }
 }
 
 function poolRows() {
@@ -463,7 +760,7 @@ const pidNamespace = safely(() => ({ pid_ns: fs.readlinkSync('/proc/self/ns/pid'
 
 function identity() {
   const name = process.env.STALLSCOPE_HOOK_NAME || path.basename(process.argv[1] || 'node');
-  return { v: 1, pid: process.pid, ...pidNamespace, name: name.slice(0, 40), queues: [] };
+  return { v: 1, pid: process.pid, ...pidNamespace, start: token, name: name.slice(0, 40), queues: [] };
 }
 
 /** Call `say` at once, unless it was called too often of late: then when the next time has come. */
@@ -489,7 +786,9 @@ function turning(say) {
 
 function look() {
   const message = identity();
-  message.queues = [standardRows, entryRows, pinoRows].flatMap((rows) => safely(rows, now()) || []);
+  const unread = new Set();
+  message.queues = [standardRows, entryRows, pinoRows].flatMap((rows) => safely(rows, now(), unread) || []);
+  message.log = safely(loggers, message.queues, unread);
   const pool = safely(poolRows) || {};
   if (requests.seen) message.in_flight = requests.open;
   if (Object.keys(pool).length) message.pool = pool;
@@ -544,15 +843,22 @@ function toSocket(host, port) {
 
 function start() {
   const address = process.env.STALLSCOPE_HOOK || 'udp:127.0.0.1:9769';
-  const send = isMainThread && address !== 'off' && !globalThis[MARKER] && wayOut(address);
+  const ofPino = !isMainThread && workerData && workerData.stateBuf && workerData.dataBuf; // thread-stream's
+  const send = (isMainThread || ofPino) && address !== 'off' && !globalThis[MARKER] && wayOut(address);
   if (!send) return;
   Object.defineProperty(globalThis, MARKER, { value: true });
+  hookClasses();
+  if (ofPino) {
+    startInWorker();
+    return;
+  }
   hookLoading();
+  safely(hookSending);
   safely(hookStandard, 'stdout');
   safely(hookStandard, 'stderr');
   safely(hookRequests);
   let sent = null;
-  let newest = {};
+  let newest = { log: safely(loggers, [], new Set()) };
   requests.turn = turning(() => {
     sent = sent || { text: '', time: now() }; // who has spoken takes leave
     send(JSON.stringify({ ...identity(), ...newest, in_flight: requests.open }), false);

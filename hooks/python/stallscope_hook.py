@@ -31,7 +31,7 @@ from typing import Any, Callable, Iterator
 EVERY_SECONDS, IDLE_SECONDS = 2.0, 10.0
 #: That the first request came or the last one ended is told at once, this often in a row, and then twice a second.
 AT_ONCE, SOON_SECONDS = 10, 0.5
-MOST_HANDLERS, MOST_QUEUES, MOST_POOLS = 200, 16, 8  # a message then has at most 8192 bytes
+MOST_HANDLERS, MOST_QUEUES, MOST_POOLS, MOST_LOGGERS = 200, 16, 8, 8  # a message then has at most 8192 bytes
 _ALLOWED = "udp:127.0.0.1:PORT, unix:/PATH, file:/PATH, off"
 _TARGET = re.compile(r"udp:(127(?:\.\d{1,3}){3}|localhost|\[::1\]):(\d{1,5})|(unix|file):(/.+)")
 _UNBOUNDED = 2**31 - 1  # what multiprocessing says for no limit
@@ -39,6 +39,11 @@ try:  # whose process ids these are: the agent looks for them only in its own na
     _pid_namespace = os.readlink("/proc/self/ns/pid")
 except (OSError, AttributeError):
     _pid_namespace = ""
+_start: list[Any] = [0, ""]  # the process's id, and its token
+#: Packages whose handlers write at once, although they have an emit() of their own and no stream's class.
+_DIRECT = {"logging", "rich", "absl", "celery", "django"}
+#: Modules with which entries could be sent past all handlers; without them, and with no handler, there is nothing to know.
+_SENDING = ("http.client", "ssl", "grpc")
 #: Modules whose qsize() answers at once; somebody else's may be a question over the network.
 _QUICK = {"_queue", "queue", "asyncio.queues", "multiprocessing.queues"}
 
@@ -308,7 +313,8 @@ class _Hook:
             message = self._newest = self.message(last)
             pools, now = message.get("pool", {}), time.monotonic()
             said = json.dumps(
-                [{**each, "oldest_seconds": 0} for each in message["queues"]] + [pools, message.get("in_flight")]
+                [{**each, "oldest_seconds": 0} for each in message["queues"]]
+                + [pools, message.get("in_flight"), message.get("log")]
             )
             waits = [q.get("entries") for q in message["queues"]] + [p.get("waiting") for p in pools.values()]
             busy = last or any(waits) or message.get("in_flight")
@@ -329,6 +335,8 @@ class _Hook:
         now = time.time()
         queues = [found.queue(now) for found in list(self.queues.values())]
         message: dict[str, Any] = {**_identity(), "queues": queues}
+        if log := _quiet(self.loggers):
+            message["log"] = log
         if self.counts_requests:
             message["in_flight"] = len(self.requests)
         pools = {found.name: _quiet(found.pool) for found in list(self.pools.values())}
@@ -337,6 +345,40 @@ class _Hook:
         if last:
             message["exit"] = {"pending": sum(each.get("entries", 0) for each in queues)} if queues else {}
         return message
+
+    def loggers(self) -> dict[str, Any]:
+        """The message's `log`: of the loggers here those that wait for nothing or are read, and those that keep to themselves."""
+        if os.environ.get("STALLSCOPE_HOOK_LOGS") == "stdout":
+            return {"hook": "python", "known": ["standard output"]}
+        known: dict[str, None] = {each.kind: None for each in list(self.queues.values())}
+        unread: dict[str, None] = {}
+        for handler in _attached():
+            holders = self._holders(handler)
+            if not holders:
+                (known if _is_direct(handler) else unread)[type(handler).__name__[:60]] = None
+            elif not all(id(holder) in self.queues for holder in holders):
+                unread[type(handler).__name__[:60]] = None
+        for each in list((_at(sys.modules.get("loguru"), "logger", "_core", "handlers") or {}).values()):
+            waits = _at(each, "_enqueue") is not False or type(_at(each, "_sink")).__name__ == "AsyncSink"
+            (unread if waits else known)["loguru"] = None
+        found = {"hook": "python", "known": [*known][:MOST_LOGGERS], "unread": [*unread][:MOST_LOGGERS]}
+        return {**found, "elsewhere": [name for name in _SENDING if name in sys.modules]}
+
+    def _holders(self, handler: Any) -> list[Any]:
+        """What holds the queues that a handler's entries wait in."""
+        provider = (
+            _at(handler, "_logger_provider"),
+            _at(sys.modules.get("opentelemetry._logs._internal"), "_LOGGER_PROVIDER"),
+        )
+        processors = [each for one in provider[: 2 * (provider[0] is not None)] for each in _processors(one)]
+        batches = [
+            _at(each, "_batch_processor") or each
+            for each in processors
+            if type(each).__name__ != "SimpleLogRecordProcessor"
+        ]
+        return [
+            each for each in (_at(handler, "transport", "worker"), _at(handler, "queue"), *batches) if each is not None
+        ]
 
     def find(self) -> None:
         """Look for what is new, and forget what is gone."""
@@ -388,7 +430,7 @@ class _Hook:
 
     def _find_processors(self, owner: Any, name: str = "_logger_provider") -> None:
         """OpenTelemetry: a LoggerProvider's batch processors; newer ones keep the queue one object further."""
-        for processor in _at(owner, name, "_multi_log_record_processor", "_log_record_processors") or ():
+        for processor in _processors(_at(owner, name)):
             holder = _at(processor, "_batch_processor") or processor
             if found := self._new("otel-batch", holder, _at(holder, "_queue")):
                 _tap_sender(found, _at(holder, "_exporter"), "export")
@@ -414,10 +456,36 @@ class _Hook:
             self.pools[found.name] = found
 
 
+def _processors(provider: Any) -> Any:
+    """OpenTelemetry's: what a provider of loggers hands its records to."""
+    return _at(provider, "_multi_log_record_processor", "_log_record_processors") or ()
+
+
+def _is_direct(handler: Any) -> bool:
+    """Whether a handler that has no queue writes each entry before it returns; it is known by who wrote its emit()."""
+    if _at(handler, "_logger_provider") is not None:
+        return True  # to processors that do
+    if _at(handler, "transport") is not None:
+        return type(_at(handler, "transport")).__name__ == "SyncTransport"
+    author = next((base for base in type(handler).__mro__ if "emit" in vars(base)), object)
+    direct = author.__module__.partition(".")[0] in _DIRECT and author.__name__ != "BufferingHandler"
+    return direct or isinstance(handler, sys.modules["logging"].StreamHandler)
+
+
+def _attached() -> list[Any]:
+    """The handlers that entries reach: those of loggers, each once."""
+    root = _at(sys.modules.get("logging"), "root")
+    loggers = [root, *list((_at(root, "manager", "loggerDict") or {}).values())]
+    handlers = [handler for logger in loggers for handler in list(_at(logger, "handlers") or ())]
+    return list({id(each): each for each in handlers}.values())[:MOST_HANDLERS]
+
+
 def _identity() -> dict[str, Any]:
-    """What every message begins with."""
+    """What every message begins with; the token tells a process from another that has its number, before it or elsewhere."""
+    if _start[0] != os.getpid():
+        _start[:] = os.getpid(), os.urandom(6).hex()
     namespace = {"pid_ns": _pid_namespace} if _pid_namespace else {}
-    return {"v": 1, "pid": os.getpid(), **namespace, "name": _name()}
+    return {"v": 1, "pid": _start[0], **namespace, "start": _start[1], "name": _name()}
 
 
 def _name() -> str:
