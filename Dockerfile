@@ -1,4 +1,4 @@
-# The stallscope image: the locked dependencies and the three packages, byte-compiled, run by an unprivileged user.
+# The stallscope image: the locked dependencies, the command and its three packages, byte-compiled, run by an unprivileged user.
 #
 #   docker build -t stallscope:0.1.0 .
 #   docker build -t stallscope:0.1.0 --build-arg EXTRAS="--extra cloud-logging" .    # docs/log-delivery.md; 40 MB of memory more when used
@@ -26,10 +26,11 @@ COPY pyproject.toml uv.lock ./
 ARG EXTRAS=""
 # hadolint ignore=SC2086
 RUN /opt/uv/bin/uv sync --frozen --no-dev --no-install-project ${EXTRAS}
-COPY README.md LICENSE ./
+COPY README.md LICENSE stallscope.py ./
 COPY probes ./probes
 COPY agent ./agent
 COPY exporters ./exporters
+COPY hooks ./hooks
 # hadolint ignore=SC2086
 RUN /opt/uv/bin/uv sync --frozen --no-dev --no-editable ${EXTRAS}
 
