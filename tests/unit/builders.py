@@ -3,28 +3,32 @@
 A :class:`Scene` is a history with a clock of its own.  :meth:`Scene.run` lets time pass slot by slot and
 fills every slot with what the child, the cgroup and the request sources would say while *somebody* holds
 the work back: the heartbeats follow the spinner's real golden-ratio schedule through periodic gaps, and
-the kernel counters move as the field study saw them move for that cause.
+the kernel counters move as they were measured to move for that cause.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from types import MappingProxyType
 from typing import Any, Literal
 
 from agent.history import History
-from probes.cgroup import CgroupReading
-from probes.platform import Environment, PlatformReading
-from probes.platform_trust import Sandbox, Trust
-from probes.reading import Counts, NoData
-from probes.requests import RequestsReading, Transition
-from probes.spinner import BUCKETS, GOLDEN, LATE_SECONDS, Config, bucket_of
-from probes.suspension import SuspensionReading, Window
+from probes.app.in_flight import Transition
+from probes.app.requests import RequestsReading
+from probes.cpu.spinner import BUCKETS, GOLDEN, LATE_SECONDS, MOST_ENDS, Config, bucket_of
+from probes.cpu.suspension import SuspensionReading, Window
+from probes.host.cgroup import CgroupReading
+from probes.host.platform import Environment, PlatformReading
+from probes.host.trust import Sandbox, Trust
+from probes.reading import Code, Counts, NoData, Unseen
 
 #: Who holds the work back.  ``nobody``: counters that can count stand still beside the gaps.
-#: ``hidden``: counters that cannot count, as in gVisor.
-Cause = Literal["quota", "contention", "hypervisor", "nobody", "hidden"]
+#: ``hidden``: counters that cannot count, as in gVisor.  With ``limit`` it is a CPU limit that does it, whose gaps end on its
+#: clock: one that no counter shows, and one that the host sets on the whole virtual machine.
+Cause = Literal["quota", "contention", "hypervisor", "nobody", "hidden", "hidden limit", "limit of the machine"]
+ON_A_CLOCK = ("quota", "hidden limit", "limit of the machine")
 
 PERIOD = 0.1
 SLOT = 5.0
@@ -59,7 +63,7 @@ def beat(
     throttled, run_delay, _ = counters(cause, gap)
     return Window(
         False, 0, max(samples, len(late)), len(late), start, start + seconds, gap, max(late, default=0.0),
-        None, run_delay, throttled, None, None, None,
+        run_delay, throttled, None, None, ends(start, late, cause),
     )  # fmt: skip
 
 
@@ -73,18 +77,29 @@ def spin(
     steal = None if lost is None else 0.0
     return Window(
         True, level, 200, len(gaps), start, start + wall, gap, max(gaps, default=0.0),
-        burn, run_delay, throttled, steal, lost, burn / wall,
+        run_delay, throttled, steal, lost, ends(start, gaps, cause),
     )  # fmt: skip
 
 
+def ends(start: float, gaps: Sequence[float], cause: Cause) -> tuple[tuple[float, float], ...]:
+    """When gaps are over: a limit's all at one phase of the period, those that other work makes anywhere in it."""
+    after = (start + INTERVAL * n for n in range(1, len(gaps) + 1))
+    told = [
+        ceil(at / PERIOD) * PERIOD if cause in ON_A_CLOCK else at + PERIOD * (at * 7 * GOLDEN % 1.0) for at in after
+    ]
+    return tuple(zip(told, gaps, strict=True))[:MOST_ENDS]
+
+
 def counters(cause: Cause, gap: float) -> tuple[float | None, float | None, float | None]:
-    """(throttled, run delay, lost) around gaps of this length in all, as the field study measured them."""
+    """(throttled, run delay, lost) around gaps of this length in all, as measured."""
     moved: dict[Cause, tuple[float | None, float | None, float | None]] = {
         "quota": (gap, gap, 0.0),
         "contention": (0.0, gap, 0.0),
         "hypervisor": (0.0, 0.0, gap),
         "nobody": (0.0, 0.0, 0.0),
         "hidden": (None, None, None),
+        "hidden limit": (None, None, None),
+        "limit of the machine": (0.0, 0.0, gap),
     }
     return moved[cause]
 
@@ -119,12 +134,10 @@ def suspension(
         "spins": len(spins),
         "spins_skipped": 0,
         "spin_wall_seconds": sum(w.end - w.start for w in spins),
-        "spin_cpu_seconds": sum(w.cpu or 0.0 for w in spins),
         "spin_gap_seconds": sum(w.gap_seconds for w in spins),
-        "work_share_ratio": spins[-1].work_share if spins else None,
-        "cpu_clock_counts": True,
         "steal_seconds": 0.0,
         "lost_seconds": 0.0,
+        "stat_cpus": 2,
         "child_restarts": 0,
         "child_stops": 0,
         "windows": tuple(windows),
@@ -140,25 +153,25 @@ def cgroup(
     readable = throttled is not None
     return CgroupReading(
         taken=taken, seconds=seconds, target=target, version=2, cpu_limit_cores=limit,
-        quota_seconds={"/": limit * PERIOD} if limit else {},
         period_seconds={"/": PERIOD} if limit else {},
         limit_cores={"/": limit} if limit else {},
         periods={"/": periods} if readable else None,
         throttled_periods={"/": hits} if readable else None,
         throttled_seconds={"/": throttled} if throttled is not None else None,
         usage_seconds={"/": usage},
-        unseen={} if readable else {"throttled_seconds": "/: permission denied"},
+        unseen={} if readable else {"throttled_seconds": Unseen("/: permission denied", Code.NOT_PERMITTED)},
     )  # fmt: skip
 
 
 def platform(
     taken: float, *, trust: Mapping[str, bool | None] = ALL_COUNT, environment: Environment = "none",
     sandbox: Sandbox = "none", service: str | None = None, limit: float | None = None, cpus: int | None = 2,
+    virtualised: bool | None = None,
 ) -> PlatformReading:  # fmt: skip
     """A place in which these counters count."""
     reasons = {True: "it counts here", False: "it cannot count here", None: "a zero may mean anything"}
     return PlatformReading(
-        taken=taken, sandbox=sandbox, kernel_release="6.1.0", virtualised=None, environment=environment,
+        taken=taken, sandbox=sandbox, kernel_release="6.1.0", virtualised=virtualised, environment=environment,
         service=service, revision=None, own_uid=1000, cpus=cpus, cpu_limit_cores=limit, memory_limit_bytes=None,
         counters={name: Trust(trust[name], f"{name}: {reasons[trust[name]]}", "look from outside") for name in COUNTERS},
         believable={name: float(counts) for name, counts in trust.items() if counts is not None},
@@ -217,7 +230,7 @@ class Scene:
             felt = gap / PERIOD * SLOT + sum(w.gap_seconds for w in met)
             own = cause == "quota"
             self.slot(
-                windows, in_flight=in_flight, lost=felt if cause == "hypervisor" and gap else 0.0,
+                windows, in_flight=in_flight, lost=felt if cause in ("hypervisor", "limit of the machine") and gap else 0.0,
                 limit=limit, throttled=felt if own else 0.0, usage=usage * SLOT,
                 hits=SLOT / PERIOD if own and gap else float(len(met)) if own else 0.0,
                 periods=SLOT / PERIOD if gap else 2.0 + len(met),

@@ -43,6 +43,7 @@ class FakeKernel:
         self.write("/proc/cpuinfo", f"processor\t: 0\nflags\t\t: {flags}\n")
         self.stat()
         self.write("/proc/self/schedstat", "874492 4200 17\n")
+        self.write("/proc/meminfo", "MemTotal:        8388608 kB\nMemFree:          123456 kB\n")
 
     def stat(self, steal: int = 0) -> None:
         """The first line of /proc/stat, with this steal column."""

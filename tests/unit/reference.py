@@ -1,24 +1,35 @@
-"""The reference pages docs/findings.md and docs/metrics.md, generated from the rules and the readings.
+"""What is generated from the rules, the readings and the settings: the reference pages and the tables of docs/configuration.md.
 
 ``python -m tests.unit.reference`` (``make docs``) writes them; test_explain checks that they are current.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from string import Formatter
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
+from agent.commands.explain import needs_of
 from agent.diagnosis import LEAST_COVERAGE
-from agent.explain import needs_of
 from agent.rules import RULES
+from agent.rules.advice_platform import ON_DISK, PLATFORMS, Line
+from agent.rules.causal_graph import GRAPH
+from agent.rules.raising import instance_billing, next_cpus
 from agent.rules.rule import Rule
 from agent.schedule import STALE_SLOTS
+from agent.settings.load import PREFIX, Config
 from exporters.prometheus import ReadingCollector, ReportCollector
+from exporters.series import MOST_SERIES
 from probes import READINGS
-from probes.reading import Reading
+from probes.labels import GONE_SECONDS
+from tests.unit.builders import Scene
 from tests.unit.golden import fixed
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -38,6 +49,7 @@ def findings_page() -> str:
     ]  # fmt: skip
     for rule in RULES:
         lines += ["", *_finding(rule)]
+    lines += ["", *_causes()]
     return "\n".join(lines) + "\n"
 
 
@@ -49,12 +61,28 @@ def _finding(rule: Rule) -> Iterator[str]:
     needs = f"`{needs_of(rule)}`"
     yield from ("", f"- **Looks at** the last {rule.span_seconds:g} s of {needs}.")
     yield f"- **Appears** after {rule.for_seconds:g} s, **clears** after {rule.clear_seconds:g} s."
+    yield from (f"- **Confidence** {each}." for each in rule.confidences)
     yield f"- **Do:** {rule.advice}"
     yield f"- **Proved wrong if:** {rule.disproof}."
-    if rule.explains:
-        yield f"- **Explains,** when present: {', '.join(f'`{other}`' for other in rule.explains)}."
+    if effects := GRAPH.effects(rule.id):
+        yield f"- **Explains,** when present: {_ids(effects)}."
     if rule.vital:
         yield "- **Vital:** while it is unknown, nothing is called healthy."
+
+
+def _causes() -> Iterator[str]:
+    yield from (
+        "## Causes and effects", "",
+        "When both are present, the effect is only the mechanism of its cause, and says so (`explained_by`). Of several causes that are",
+        "present the first here counts; what holds in certain cases only, comes before what always holds.", "",
+        "| cause | explains | because | when |", "|---|---|---|---|",
+    )  # fmt: skip
+    for link in GRAPH.links:
+        yield f"| {_ids(link.causes)} | {_ids(link.effects)} | {_cell(link.why)} | {link.case.value if link.case else 'always'} |"
+
+
+def _ids(rules: Iterable[str]) -> str:
+    return ", ".join(f"`{rule}`" for rule in rules)
 
 
 def metrics_page() -> str:
@@ -63,17 +91,24 @@ def metrics_page() -> str:
         "# Metrics", "", NOTE, "",
         "Everything is sampled in the background; a scrape only shows it. A series that is absent could not be observed",
         f"there: it is never written as 0, and a gauge disappears after {STALE_SLOTS} slots without data in a row. Counters of",
-        "what can be observed stand at 0 from the first scrape, and stay.",
+        f"what can be observed stand at 0 from the first scrape. Of a label from outside there are at most {MOST_SERIES} values a",
+        f"metric and target: a further one takes the place of one that was not seen for {GONE_SECONDS / 60:g} minutes, else counters add",
+        "it up as `other`, and `stallscope_series_folded_total` counts it. What was not seen for a day is forgotten.",
     ]  # fmt: skip
     for kind in READINGS:
         collector = ReadingCollector([kind])
         collector.observe(fixed.reading(kind))
         lines += ["", f"## {kind.probe}", "", _first_sentence(kind), "", *_table(collector)]
-    lines += ["", "## the report and the agent", "", *_table(ReportCollector(fixed.state()))]
+    lines += [
+        "",
+        "## the report and the agent",
+        "",
+        *_table(ReportCollector(fixed.state(), ReadingCollector(READINGS).folded)),
+    ]
     return "\n".join(lines) + "\n"
 
 
-def _first_sentence(kind: type[Reading]) -> str:
+def _first_sentence(kind: type) -> str:
     return " ".join((kind.__doc__ or "").split("\n\n")[0].split())
 
 
@@ -92,9 +127,119 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+def advice_page() -> str:
+    """What is advised on which platform: the table of agent.rules.advice_platform, and what it makes of present limits."""
+    lines = [
+        "# Advice by platform", "", NOTE, "",
+        "A finding about CPU or memory ends with the exact lines that raise the limit on the platform it runs on. Words in CAPITALS are",
+        "for you to fill in. What is advised is above the present limit, is a value that the platform documents, and is not more than the",
+        "machine has. Where the present limit cannot be seen (gVisor shows none) no number is made up. A limit on a group above the",
+        "container's is raised there, and its path is named.", "",
+        "## What is advised instead of the present limit, in CPUs", "",
+        f"On a machine of {_MACHINE} CPUs. Fly.io: of a shared-cpu Machine with so many CPUs. A Cloud Run service that shows less than one CPU",
+        "may show what request-based billing leaves it between requests, so there nothing is concluded from it.", "",
+        "| platform |" + "".join(f" {limit:g} |" for limit in _LIMITS), "|---|" + "---|" * len(_LIMITS),
+        *(f"| {here.title} |" + "".join(f" {_advised(name, limit)} |" for limit in _LIMITS) for name, here in PLATFORMS.items()),
+    ]  # fmt: skip
+    for name, here in PLATFORMS.items():
+        lines += [
+            "",
+            f"## {here.title}",
+            "",
+            f"Recognised by {here.sign}. It takes {here.takes} ([documentation]({here.source})).",
+            "",
+        ]
+        for what, how in (("CPU", here.cpu), ("memory", here.memory), ("share of crowded CPUs", here.share)):
+            lines += [f"- {what}: {_shown(line)}" for line in how]
+        if name == "cloud_run_service":
+            lines += [
+                f"- CPU between requests: `{line}`"
+                for line in instance_billing(Scene(environment="cloud_run_service").history)
+            ]
+        lines += [f"- log files out of memory: {_shown(line)}" for line in ON_DISK.get(name, ())]
+        lines += [f"- nothing larger: {here.top}"] if here.top else []
+    return "\n".join(lines) + "\n"
+
+
+def _shown(line: Line) -> str:
+    """A line with every value left open."""
+    names = {name for _, name, _, _ in Formatter().parse(line.code + line.note) if name}
+    open_ = {name: name.upper() for name in names} | {
+        "needs": "",
+        "user": "",
+        "group": "/GROUP",
+        "cpu": "CPUS",
+        "mib": "N",
+    }
+    return f"`{line.code.format(**open_)}`" + (f" ({line.note.format(**open_)})" if line.note else "")
+
+
+_MACHINE = 4
+_LIMITS = (0.25, 0.5, 1.0, 1.5, 2.0, 4.0, 6.0, 8.0, 16.0)
+
+
+def _advised(name: str, limit: float) -> str:
+    if name == "fly" and limit != int(limit):
+        return ""
+    if name == "cloud_run_service" and limit < 1:
+        return "more than now"
+    cpus = next_cpus(PLATFORMS[name], limit, _MACHINE)
+    return "nothing larger" if cpus is None else f"{cpus:g}"
+
+
+def configuration_page() -> str:
+    """The page as it is, with the table of every section written anew, and a new section after that before it."""
+    text, end = (DOCS / "configuration.md").read_text("utf-8"), 0
+    for section, holder in Config.model_fields.items():
+        table = "\n".join(_settings(section, holder)) + "\n"
+        found = re.search(rf"^## \[{section}\] .*\n(?:(?!## ).*\n)*", text, re.MULTILINE)
+        if found:
+            begin, old_end = found.span()
+            prose = re.split(r"(?:^\|.*\n)+", found.group(), maxsplit=1, flags=re.MULTILINE)
+            block = table.join(prose) if len(prose) == 2 else f"{found.group()}\n{table}"
+        else:
+            title = _first_sentence(_model(holder)).partition(".")[0]
+            block, begin, old_end = f"## [{section}] {title}\n\n{table}\n", end, end
+        text = text[:begin] + block + text[old_end:]
+        end = begin + len(block)
+    return text
+
+
+def _model(holder: FieldInfo) -> type[BaseModel]:
+    assert isinstance(holder.annotation, type)
+    assert issubclass(holder.annotation, BaseModel)
+    return holder.annotation
+
+
+def _settings(section: str, holder: FieldInfo) -> Iterator[str]:
+    yield from ("| key | default | range | meaning | variable |", "|---|---|---|---|---|")
+    for key, field in _model(holder).model_fields.items():
+        cells = (
+            f"`{section}.{key}`",
+            f"`{json.dumps(field.default)}`" if field.default is not None else "unset",
+            _range(field),
+            field.description or "",
+            f"`{PREFIX}{section.upper()}__{key.upper()}`",
+        )
+        yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
+
+
+def _range(field: FieldInfo) -> str:
+    bounds = {name: getattr(rule, name) for rule in field.metadata for name in ("ge", "le") if hasattr(rule, name)}
+    if len(bounds) == 2:
+        return f"{bounds['ge']:.10g} to {bounds['le']:.10g}"
+    return f"from {bounds['ge']:.10g}" if bounds else ""
+
+
 def pages() -> dict[Path, str]:
     """File and text of every generated page."""
-    return {DOCS / "findings.md": findings_page(), DOCS / "metrics.md": metrics_page()}
+    texts = {
+        "findings": findings_page(),
+        "metrics": metrics_page(),
+        "advice-by-platform": advice_page(),
+        "configuration": configuration_page(),
+    }
+    return {DOCS / f"{name}.md": text for name, text in texts.items()}
 
 
 if __name__ == "__main__":

@@ -25,10 +25,10 @@ from agent.report import (
     UnknownRule,
 )
 from agent.rules import RULES
-from exporters.state import SlotCount, Snapshot, State
-from probes.platform import PlatformReading
-from probes.platform_trust import Trust
-from probes.reading import Counts, Reading, specs
+from agent.snapshot import SlotCount, Snapshot, State
+from probes.host.platform import PlatformReading
+from probes.host.trust import Trust
+from probes.reading import Code, Counts, Reading, specs
 
 HERE = Path(__file__).parent
 NOW = "2026-11-20T12:00:00Z"
@@ -56,7 +56,7 @@ def same_as_golden(name: str, text: str) -> None:
     if os.environ.get("UPDATE_GOLDEN") == "1":
         path.write_text(text, "utf-8")
     wanted = path.read_text("utf-8") if path.exists() else "(no such golden file)"
-    assert text == wanted, f"{path} differs; UPDATE_GOLDEN=1 writes it anew (see golden/README.md)"
+    assert text == wanted, f"{path} differs: make docs writes it anew (see golden/README.md)"
 
 
 def reading(kind: type[R], **fields: Any) -> R:
@@ -99,6 +99,7 @@ def finding(
         ),
         disproof="nr_throttled in cpu.stat of the group stands still while the app is slow",
         explained_by=explained_by,
+        share=0.95,
     )
 
 
@@ -109,6 +110,7 @@ def report(
     values: dict[str, Any] = {
         "status": status,
         "verdict": verdict,
+        "conclusive": True,
         "generated": NOW,
         "findings": found,
         "ruled_out": (
@@ -117,7 +119,7 @@ def report(
         ),
         "unknown": (
             UnknownRule("cpu_throttled_between_requests", "nothing tells this agent when a request is in flight",
-                        'POST {"in_flight": n} to /requests-in-flight'),
+                        'POST {"in_flight": n} to /requests-in-flight', Code.NOT_CONFIGURED),
         ),
         "cannot_see": (
             CannotSee("pressure", "cgroup v1 has no cpu.pressure", "cgroup v2, and a kernel booted with psi=1"),
@@ -159,8 +161,9 @@ def healthy() -> Report:
 
 def blind() -> Report:
     return report(
-        "warn", "Cannot tell yet: no suspension reading yet.", breakdown=Breakdown(), platform={}, ruled_out=()
-    )
+        "warn", "Cannot tell yet: no suspension reading yet.", conclusive=False, breakdown=Breakdown(), platform={},
+        ruled_out=(),
+    )  # fmt: skip
 
 
 def snapshot(shown: Report | None = None, version: int = 1) -> Snapshot:

@@ -1,0 +1,52 @@
+"""Who keeps the CPUs busy: the app itself, its neighbours, or somebody who is not seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.rules import BY_ID
+from agent.rules.cpu.cpu_contended import ADVICE, EITHER_ADVICE, OWN_ADVICE
+from agent.rules.rule import Present
+from probes.app.processes import ProcessesReading
+from tests.unit.builders import Burst, Scene, cgroup
+
+
+def crowded(usage: float = 0.004) -> Scene:
+    return Scene().run(60, spins=Burst((0.004,) * 3), cause="contention", usage=usage)
+
+
+def advice(scene: Scene) -> str:
+    judgement = BY_ID["cpu_contended"].judge(scene.history)
+    assert isinstance(judgement, Present)
+    return judgement.advice.summary
+
+
+@pytest.mark.parametrize(("cores", "said"), [(1.8, OWN_ADVICE), (0.3, ADVICE)], ids=["the app", "neighbours"])
+def test_a_sidecar_counts_the_use_of_the_apps_group(cores: float, said: str) -> None:
+    scene = crowded()
+    for _ in range(3):
+        scene.history.add(cgroup(scene.clock(), target="app", usage=cores * 5.0))
+    assert advice(scene) == said
+
+
+@pytest.mark.parametrize(("cores", "said"), [(1.8, OWN_ADVICE), (0.3, ADVICE)], ids=["the app", "neighbours"])
+def test_a_sidecar_counts_the_use_of_the_apps_processes(cores: float, said: str) -> None:
+    scene = crowded()
+    scene.history.add(
+        ProcessesReading(taken=scene.clock(), own_group=False, cpu_cores={"web": cores / 2, "job": cores / 2})
+    )
+    assert advice(scene) == said
+
+
+@pytest.mark.parametrize(("usage", "said"), [(1.8, OWN_ADVICE), (0.5, ADVICE)], ids=["the app", "neighbours"])
+def test_in_the_apps_own_container_its_use_is_the_groups(usage: float, said: str) -> None:
+    scene = crowded(usage)
+    scene.history.add(ProcessesReading(taken=scene.clock(), own_group=True))
+    assert advice(scene) == said
+
+
+def test_an_app_that_is_not_seen_leaves_open_who_it_is() -> None:
+    scene = crowded()
+    assert advice(scene) == EITHER_ADVICE
+    scene.history.add(ProcessesReading(taken=scene.clock(), own_group=None))
+    assert advice(scene) == EITHER_ADVICE

@@ -1,0 +1,177 @@
+"""What the rules about the CPU make of counters that cannot count, cannot be read, or belong to an old limit."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.rules import BY_ID
+from agent.rules.rule import Absent, Present, Unknown
+from agent.views.comb import LEAST_ENDS
+from probes.host.cgroup import CgroupReading
+from probes.reading import NoData
+from tests.unit.builders import ALL_COUNT, CLEAN, Burst, Cause, Scene, beat, cgroup, spin, suspension
+
+#: The counter without which a rule's zero says nothing.
+RESTS_ON = [("cpu_quota_throttled", "cgroup_throttled"), ("cpu_stolen", "lost_ticks"), ("cpu_contended", "run_delay")]
+
+
+@pytest.mark.parametrize("rule", [rule for rule, _ in RESTS_ON])
+def test_before_the_platform_is_known_no_counter_is_believed(rule: str) -> None:
+    scene = Scene()
+    scene.history._slots.clear()
+    scene.run(60, gap=0.095, cause="quota", limit=0.05)
+    judgement = BY_ID[rule].judge(scene.history)
+    assert isinstance(judgement, Unknown)
+
+
+@pytest.mark.parametrize("rule", ["cpu_throttled_between_requests", "cpu_suspended", "instance_frozen"])
+def test_what_rests_on_gaps_alone_needs_no_counter(rule: str) -> None:
+    scene = Scene()
+    scene.history._slots.clear()
+    scene.run(60, gap=0.095, cause="quota", limit=0.05)
+    assert not isinstance(BY_ID[rule].judge(scene.history), Unknown)
+
+
+@pytest.mark.parametrize("counts", [False, None])
+@pytest.mark.parametrize(("rule", "counter"), RESTS_ON)
+def test_a_zero_in_a_counter_that_is_not_known_to_count_clears_nobody(
+    rule: str, counter: str, counts: bool | None
+) -> None:
+    scene = Scene(trust={**ALL_COUNT, counter: counts}).run(120)
+    judgement = BY_ID[rule].judge(scene.history)
+    assert isinstance(judgement, Unknown)
+    assert counter in judgement.because
+    assert judgement.remedy
+
+
+@pytest.mark.parametrize(
+    ("rule", "cause", "answers"),
+    [
+        ("cpu_suspended", "nobody", {1: Absent, 2: Unknown, LEAST_ENDS: Present}),
+        ("cpu_stolen", "hypervisor", {1: Absent, 2: Present}),
+    ],
+)
+def test_one_spin_may_be_chance(rule: str, cause: Cause, answers: dict[int, type]) -> None:
+    """Without a counter that names the cause it takes as many as show whether a limit's clock is in them."""
+    for spins, answer in answers.items():
+        scene = Scene()
+        for _ in range(spins):
+            scene.slot([beat(scene.clock()), spin(scene.clock() + 2.0, gaps=[0.09], cause=cause)])
+        assert isinstance(BY_ID[rule].judge(scene.history), answer), spins
+
+
+@pytest.mark.parametrize(
+    ("waits", "verdict"),
+    [
+        ([0.012], Unknown),  # a throw of the dice
+        ([0.012, 0.012], Unknown),
+        ([0.012] * 3, Present),
+        ([0.0] * 4 + [0.09], Absent),  # one long wait is not contention, however long
+        ([0.02, 0.0, 0.02, 0.0, 0.0], Absent),
+        ([0.012, 0.0, 0.012, 0.0, 0.012], Present),
+        ([0.012] * 4 + [0.0] * 4, Absent),  # it is over: the last five count
+    ],
+    ids=str,
+)
+def test_contention_is_what_most_of_the_last_spins_met(waits: list[float], verdict: type) -> None:
+    scene = Scene()
+    for wait in waits:
+        windows = [beat(scene.clock()), spin(scene.clock() + 2.0, gaps=[wait] if wait else [], cause="contention")]
+        scene.slot(windows)
+    assert isinstance(BY_ID["cpu_contended"].judge(scene.history), verdict)
+
+
+@pytest.mark.parametrize(("used", "verdict"), [(0.2, Absent), (0.1, Unknown)], ids=["all of it", "half of it"])
+def test_who_gets_all_of_its_limit_waits_for_nobody_else(used: float, verdict: type) -> None:
+    """While a quota holds the work no spin is made: what the group got tells whether others held it up too."""
+    scene = Scene().run(60, gap=0.08, spins=None, cause="quota", limit=0.2, usage=used)
+    assert isinstance(BY_ID["cpu_contended"].judge(scene.history), verdict)
+
+
+@pytest.mark.parametrize(
+    ("usage", "found"), [(0.004, True), (0.1, False)], ids=["asleep: nobody has tried", "at work and not held"]
+)
+def test_a_limit_that_only_the_agents_spin_has_met_is_none_for_an_app_that_works_under_it(
+    usage: float, found: bool
+) -> None:
+    scene = Scene().run(60, spins=Burst((0.05,), burn=0.05), cause="quota", limit=0.5, usage=usage)
+    judgement = BY_ID["cpu_quota_throttled"].judge(scene.history)
+    assert isinstance(judgement, Present if found else Absent), judgement
+
+
+def test_throttled_time_in_few_of_many_periods_is_no_harm() -> None:
+    """Many CPUs stopped twice: the sum over CPUs is large, the time in which work was held is not."""
+    scene = Scene()
+    for _ in range(4):
+        scene.slot([beat(scene.clock())], throttled=1.0, hits=2.0, periods=50.0)
+    assert isinstance(BY_ID["cpu_quota_throttled"].judge(scene.history), Absent)
+
+
+# ---- unreadable is not zero
+
+
+@pytest.mark.parametrize("target", [pytest.param("", id="own"), "app"])
+def test_throttled_time_that_cannot_be_read_clears_nobody(target: str) -> None:
+    scene = Scene()
+    for _ in range(4):
+        if target:
+            scene.slot([beat(scene.clock())])
+        else:
+            now = scene.clock.advance(5.0)
+            scene.history.add(suspension(now, [beat(now - 5.0)]))
+        scene.history.add(cgroup(scene.clock(), target=target, throttled=None, limit=0.5))
+    judgement = BY_ID["cpu_quota_throttled"].judge(scene.history)
+    assert isinstance(judgement, Unknown)
+    assert "permission denied" in judgement.because
+    assert judgement.remedy
+
+
+def test_an_app_whose_cgroup_is_out_of_sight_is_not_cleared_by_the_agents_own() -> None:
+    scene = Scene()
+    for _ in range(4):
+        scene.slot([beat(scene.clock())])
+        scene.history.miss(CgroupReading, "app", NoData("no process named 'shop' can be seen", "share the namespace"))
+    assert isinstance(BY_ID["cpu_quota_throttled"].judge(scene.history), Unknown)
+
+
+def test_a_finding_in_one_target_is_not_hidden_by_another_that_is_out_of_sight() -> None:
+    scene = Scene().run(30, gap=0.08, cause="quota", limit=0.2)
+    scene.history.miss(CgroupReading, "app", NoData("no process named 'shop' can be seen"))
+    assert isinstance(BY_ID["cpu_quota_throttled"].judge(scene.history), Present)
+
+
+def test_the_apps_own_quota_is_found_while_the_agents_group_is_free() -> None:
+    scene = Scene()
+    for _ in range(4):
+        scene.slot([beat(scene.clock())])
+        scene.history.add(cgroup(scene.clock(), target="app", throttled=4.0, hits=50.0, limit=0.2))
+    judgement = BY_ID["cpu_quota_throttled"].judge(scene.history)
+    assert isinstance(judgement, Present)
+    assert (judgement.scope, judgement.severity) == ("the app", "critical")
+
+
+def test_a_limit_that_was_raised_is_not_convicted_by_a_proof_of_the_old_one() -> None:
+    scene = Scene().run(60, spins=Burst((0.095,), burn=0.005), cause="quota", limit=0.05)
+    scene.run(60, spins=CLEAN, limit=0.9)
+    assert isinstance(BY_ID["cpu_quota_throttled"].judge(scene.history), Absent)
+
+
+def test_a_limit_that_was_removed_is_not_convicted_by_an_old_proof() -> None:
+    scene = Scene().run(60, spins=Burst((0.095,), burn=0.005), cause="quota", limit=0.05)
+    assert isinstance(BY_ID["cpu_quota_throttled"].judge(scene.run(30).history), Absent)
+
+
+def test_a_limit_that_came_back_is_convicted_only_by_a_new_proof() -> None:
+    scene = Scene().run(60, spins=Burst((0.095,), burn=0.005), cause="quota", limit=0.05).run(10, limit=0.9)
+    assert isinstance(BY_ID["cpu_quota_throttled"].judge(scene.run(20, spins=None, limit=0.05).history), Absent)
+    scene.run(20, spins=Burst((0.095,), burn=0.005), cause="quota", limit=0.05)
+    assert isinstance(BY_ID["cpu_quota_throttled"].judge(scene.history), Present)
+
+
+@pytest.mark.parametrize("limit", [0.05, 0.5, 1.0, 2.0])
+def test_a_few_throttled_periods_in_an_idle_group_are_no_harm(limit: float) -> None:
+    """CPUThrottlingHigh's false alarm: every period that ran was throttled, and hardly any ran."""
+    scene = Scene()
+    for _ in range(6):
+        scene.slot([beat(scene.clock())], limit=limit, throttled=0.02, hits=2.0, periods=2.0)
+    assert isinstance(BY_ID["cpu_quota_throttled"].judge(scene.history), Absent)

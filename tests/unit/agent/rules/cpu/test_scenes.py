@@ -1,0 +1,295 @@
+"""Every CPU rule in every scene: who must be convicted, who cleared, and where nobody can know.
+
+A row is a scene, a column is a rule; each cell that differs from the column's own scene is a look-alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import pytest
+
+from agent.rules import BY_ID
+from agent.rules.cpu import RULES as CPU_RULES
+from agent.rules.rule import Absent, Judgement, Present
+from probes.cpu.suspension import Window
+from tests.unit.builders import ALL_COUNT, NONE_COUNTS, Burst, Cause, Scene, beat, spin
+
+Answer = Literal["present", "absent", "unknown"]
+
+
+def answer(judgement: Judgement) -> Answer:
+    if isinstance(judgement, Present):
+        return "present"
+    return "absent" if isinstance(judgement, Absent) else "unknown"
+
+
+def judge(rule: str, scene: Scene) -> Judgement:
+    return BY_ID[rule].judge(scene.history)
+
+
+def gvisor() -> Scene:
+    return Scene(trust=NONE_COUNTS, sandbox="gvisor")
+
+
+def noise() -> Scene:
+    """What a healthy machine shows: many short gaps, and one of 41 ms."""
+    scene = Scene().run(60, spins=Burst((0.002, 0.001, 0.004), burn=0.04))
+    return scene.slot([beat(scene.clock(), late=[0.041]), spin(scene.clock() + 1.5)])
+
+
+SCENES: dict[str, tuple[Callable[[], Scene], str]] = {
+    # scene: how to build it, and one letter per rule: P present, A absent, U unknown, . not asked
+    #                                                                            between quota stolen
+    #                                                                            suspended contended frozen
+    "quiet": (lambda: Scene().run(120), "AAAAAA"),
+    "noise": (noise, "AAAAAA"),
+    "nothing has been measured": (Scene, "UUUUUA"),
+    "idle, and no spin": (lambda: Scene().run(120, spins=None), "UAAUUA"),
+    "quota of 5 %, busy": (lambda: Scene().run(60, gap=0.095, cause="quota", limit=0.05), "APAAAA"),
+    "quota of 50 %, busy": (lambda: Scene().run(60, gap=0.05, cause="quota", limit=0.5), "APAAAA"),
+    "quota of 80 %, busy": (lambda: Scene().run(60, gap=0.02, cause="quota", limit=0.8), "APAAAA"),
+    "quota of 5 %, idle": (
+        lambda: Scene().run(60, spins=Burst((0.095,), burn=0.005), cause="quota", limit=0.05), "APAAAA",
+    ),
+    "quota that nobody met": (lambda: Scene().run(60, limit=0.5), "AAAAAA"),
+    "contention": (lambda: Scene().run(60, spins=Burst((0.004,) * 3), cause="contention"), "AAAAPA"),
+    "contention with long gaps": (
+        lambda: Scene().run(60, gap=0.05, spins=Burst((0.041,), burn=0.04), cause="contention"), "AAAAPA",
+    ),
+    "contention under a generous quota": (
+        lambda: Scene().run(60, gap=0.05, spins=Burst((0.041,), burn=0.04), cause="contention", limit=4.0), "AAAAPA",
+    ),
+    "hypervisor, busy": (lambda: Scene().run(120, gap=0.08, cause="hypervisor"), "AAPAAA"),
+    "hypervisor, idle": (lambda: Scene().run(120, spins=Burst((0.08,), burn=0.02), cause="hypervisor"), "UAPAAA"),
+    "gVisor, clean": (lambda: gvisor().run(60, cause="hidden"), "AUUAUA"),
+    "gVisor at 5 %, busy": (lambda: gvisor().run(60, gap=0.095, cause="hidden limit"), "UPUAUA"),
+    "gVisor at 20 %, busy": (lambda: gvisor().run(60, gap=0.08, cause="hidden limit"), "UPUAUA"),
+    "gVisor at 5 %, idle": (
+        lambda: gvisor().run(60, spins=Burst((0.095,), burn=0.005, every=5.0), cause="hidden limit"), "UPUAUA",
+    ),
+    "gVisor at 5 %, idle, three gaps": (
+        lambda: gvisor().run(60, spins=Burst((0.095,), burn=0.005), cause="hidden limit"), "UUUUUA",
+    ),
+    "gVisor beside neighbours, busy": (lambda: gvisor().run(60, gap=0.05, cause="hidden"), "AAUPUA"),
+    "gVisor beside neighbours, idle": (
+        lambda: gvisor().run(60, spins=Burst((0.04,), burn=0.012, every=5.0), cause="hidden"), "UUUPUA",
+    ),
+    "a limit on the virtual machine, busy": (lambda: Scene().run(120, gap=0.08, cause="limit of the machine"), "UPPAAA"),
+    "a limit on the virtual machine, idle": (
+        lambda: Scene().run(120, spins=Burst((0.08,), burn=0.02, every=5.0), cause="limit of the machine"), "UPPAAA",
+    ),
+    "a limit that was lifted": (
+        lambda: gvisor().run(60, gap=0.08, cause="hidden limit").run(60, cause="hidden", spins=Burst(burn=0.05)), "UUUAUA",
+    ),
+    "frozen for 3 s": (lambda: Scene().run(60).freeze(3.0).run(10), ".AAAAP"),
+    "frozen for 3 s, no spin since": (lambda: Scene().freeze(3.0).run(10, spins=None), ".AAA.P"),
+    "frozen in gVisor": (lambda: gvisor().run(60, cause="hidden").freeze(3.0), ".UUAUP"),
+    "held for 0.6 s": (lambda: Scene().run(60).freeze(0.6), ".AAAAA"),
+    "frozen long ago": (lambda: Scene().freeze(3.0).run(150), ".AAAAA"),
+}  # fmt: skip
+
+LETTERS: dict[str, Answer] = {"P": "present", "A": "absent", "U": "unknown"}
+CELLS = [
+    pytest.param(scene, rule.id, LETTERS[letter], id=f"{rule.id}, {scene}: {LETTERS[letter]}")
+    for scene, (_, letters) in SCENES.items()
+    for rule, letter in zip(CPU_RULES, letters, strict=False)
+    if letter != "."
+]
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_every_rule_about_the_cpu_is_asked_in_every_scene(scene: str) -> None:
+    letters = SCENES[scene][1]
+    columns = ", ".join(rule.id for rule in CPU_RULES)
+    assert len(letters) == len(CPU_RULES), (
+        f"{scene!r} needs one letter (P, A, U or .) for each of {columns}, in this order"
+    )
+
+
+@pytest.mark.parametrize(("scene", "rule", "expected"), CELLS)
+def test_each_rule_knows_its_own_scene_from_the_look_alikes(scene: str, rule: str, expected: Answer) -> None:
+    judgement = judge(rule, SCENES[scene][0]())
+    assert answer(judgement) == expected, judgement
+
+
+@pytest.mark.parametrize(
+    ("scene", "rule", "severity"),
+    [
+        ("quota of 5 %, busy", "cpu_quota_throttled", "critical"),
+        ("quota of 80 %, busy", "cpu_quota_throttled", "warning"),
+        ("quota of 5 %, idle", "cpu_quota_throttled", "info"),
+        ("hypervisor, busy", "cpu_stolen", "critical"),
+        ("gVisor at 5 %, busy", "cpu_quota_throttled", "critical"),
+        ("gVisor at 5 %, idle", "cpu_quota_throttled", "info"),
+        ("gVisor beside neighbours, busy", "cpu_suspended", "warning"),
+        ("contention", "cpu_contended", "warning"),
+        ("frozen for 3 s", "instance_frozen", "warning"),
+    ],
+)
+def test_the_severity_says_how_much_of_the_work_is_held(scene: str, rule: str, severity: str) -> None:
+    judgement = judge(rule, SCENES[scene][0]())
+    assert isinstance(judgement, Present)
+    assert judgement.severity == severity
+
+
+@pytest.mark.parametrize(
+    ("scene", "rule"),
+    [
+        ("quota of 5 %, busy", "cpu_quota_throttled"),
+        ("quota of 5 %, idle", "cpu_quota_throttled"),
+        ("contention", "cpu_contended"),
+        ("contention with long gaps", "cpu_contended"),
+        ("hypervisor, busy", "cpu_stolen"),
+        ("hypervisor, idle", "cpu_stolen"),
+        ("gVisor at 5 %, busy", "cpu_quota_throttled"),
+        ("gVisor beside neighbours, busy", "cpu_suspended"),
+        ("gVisor beside neighbours, idle", "cpu_suspended"),
+        ("frozen for 3 s", "instance_frozen"),
+    ],
+)
+def test_the_first_evidence_is_the_number_that_convicts(scene: str, rule: str) -> None:
+    judgement = judge(rule, SCENES[scene][0]())
+    assert isinstance(judgement, Present)
+    assert judgement.evidence[0].value
+    assert "held 0%" not in judgement.evidence[0].text
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_finding_carries_advice_with_changes_cost_and_what_it_will_not_help(scene: str) -> None:
+    history = SCENES[scene][0]().history
+    for found in (j for j in (rule.judge(history) for rule in CPU_RULES) if isinstance(j, Present)):
+        assert found.advice.summary
+        assert found.advice.changes
+        assert found.advice.cost
+        assert found.advice.will_not_help
+        assert 0.0 < found.confidence.value < 1.0
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_an_answer_that_clears_or_cannot_tell_says_why(scene: str) -> None:
+    history = SCENES[scene][0]().history
+    for rule in CPU_RULES:
+        judgement = rule.judge(history)
+        assert isinstance(judgement, Present) or judgement.because.strip(), rule.id
+
+
+def test_a_hidden_quota_of_80_percent_is_not_absent() -> None:
+    scene = gvisor().run(60, gap=0.02, cause="hidden")
+    assert answer(judge("cpu_suspended", scene)) != "absent"
+
+
+def test_an_idle_gvisor_without_spins_is_not_cleared_of_suspension() -> None:
+    scene = gvisor().run(120, spins=None, cause="hidden")
+    assert answer(judge("cpu_suspended", scene)) == "unknown"
+
+
+def test_the_freeze_is_dated_to_its_beginning() -> None:
+    scene = Scene().run(30)
+    began = scene.clock() + 2.0  # the frozen window begins with a second in which all was well
+    judgement = judge("instance_frozen", scene.freeze(3.0))
+    assert isinstance(judgement, Present)
+    assert judgement.started == pytest.approx(began)
+
+
+def test_a_gap_that_the_quota_explains_is_no_freeze_however_long() -> None:
+    scene = Scene()
+    scene.slot([beat(scene.clock(), late=[1.5, 1.4, 1.3], cause="quota", seconds=2.5)])
+    assert answer(judge("instance_frozen", scene)) == "absent"
+
+
+# ---- bursts that a limit stopped, and what only looks like it
+
+
+def tried(*bursts: Window, trust: Mapping[str, bool | None] = NONE_COUNTS) -> Scene:
+    """These spins in an otherwise idle container, one each slot."""
+    scene = Scene(trust=trust, sandbox="gvisor")
+    for burst in bursts:
+        start = scene.clock()
+        length = burst.end - burst.start
+        scene.slot([beat(start), burst._replace(start=start + 2.0, end=start + 2.0 + length)])
+    return scene
+
+
+HIDDEN: Cause = "hidden"
+SHAPED = spin(burn=0.08, gaps=[0.02], cause=HIDDEN)
+
+
+@pytest.mark.parametrize(
+    ("bursts", "expected"),
+    [
+        pytest.param([SHAPED] * 2, "unknown", id="80 %: stopped twice after 80 ms"),
+        pytest.param([SHAPED] * 3, "unknown", id="three times"),
+        pytest.param([SHAPED, spin(cause=HIDDEN), SHAPED], "unknown", id="a short clean one in between"),
+        pytest.param([SHAPED], "absent", id="once"),
+        pytest.param([spin(burn=0.039, gaps=[0.02], cause=HIDDEN)] * 3, "absent", id="burned too little"),
+        pytest.param([spin(burn=0.041, gaps=[0.02], cause=HIDDEN)] * 3, "unknown", id="burned just enough"),
+        pytest.param([spin(burn=0.08, gaps=[0.014], cause=HIDDEN)] * 3, "absent", id="a gap below 15 ms"),
+        pytest.param([spin(burn=0.08, gaps=[0.016], cause=HIDDEN)] * 3, "unknown", id="a gap above 15 ms"),
+        pytest.param([spin(burn=0.08, gaps=[0.016, 0.005], cause=HIDDEN)] * 3, "absent", id="disturbed before"),
+        pytest.param([spin(burn=0.08, gaps=[0.02, 0.001], cause=HIDDEN)] * 3, "unknown", id="hardly disturbed"),
+        pytest.param([spin(burn=0.04, gaps=[0.004] * 8 + [0.016], cause=HIDDEN)] * 3, "absent", id="contention"),
+        pytest.param([spin(burn=0.08, gaps=[0.02], cause="contention")] * 3, "absent", id="run delay explains it"),
+        pytest.param([spin(burn=0.08, gaps=[0.02], cause="quota")] * 3, "absent", id="throttled time explains it"),
+    ],
+)
+def test_a_few_bursts_that_were_stopped_like_by_a_limit_clear_nobody(bursts: list[Window], expected: Answer) -> None:
+    judgement = judge("cpu_suspended", tried(*bursts))
+    assert answer(judgement) == expected, judgement
+
+
+def test_a_heartbeat_is_never_limit_shaped() -> None:
+    scene = gvisor()
+    for _ in range(4):
+        scene.slot([beat(scene.clock(), late=[0.02], cause=HIDDEN), spin(scene.clock() + 2.0, cause=HIDDEN)])
+    assert answer(judge("cpu_suspended", scene)) != "present"
+
+
+def test_bursts_a_minute_and_a_half_apart_convict_no_more() -> None:
+    scene = tried(SHAPED, SHAPED).run(95, spins=None, cause=HIDDEN)
+    assert answer(judge("cpu_suspended", scene)) == "unknown"
+
+
+@pytest.mark.parametrize(("trust", "expected"), [(NONE_COUNTS, "unknown"), (ALL_COUNT, "absent")])
+def test_much_time_in_small_gaps_is_unknown_only_where_run_delay_cannot_count(
+    trust: Mapping[str, bool | None], expected: Answer
+) -> None:
+    scene = Scene(trust=trust)
+    for _ in range(4):
+        start = scene.clock()
+        late = [0.012] * 2
+        windows = [beat(start + second, late=late, cause=HIDDEN) for second in range(5)]
+        scene.slot([*windows, spin(start + 2.5, cause=HIDDEN)])
+    judgement = judge("cpu_suspended", scene)
+    assert answer(judgement) == expected, judgement
+
+
+def test_a_large_gap_alone_is_enough_to_have_been_tried() -> None:
+    """Nothing was spun, but the heartbeat felt a large gap that a counter explains: that is an answer."""
+    scene = Scene()
+    for _ in range(3):
+        scene.slot([beat(scene.clock(), late=[0.05], cause="contention")])
+    assert answer(judge("cpu_suspended", scene)) == "absent"
+
+
+@pytest.mark.parametrize(
+    ("rule", "idle", "busy"),
+    [
+        ("cpu_quota_throttled", "gVisor at 5 %, idle", "gVisor at 5 %, busy"),
+        ("cpu_stolen", "hypervisor, idle", "hypervisor, busy"),
+    ],
+)
+def test_what_only_the_agents_own_spins_met_is_no_emergency(rule: str, idle: str, busy: str) -> None:
+    found = [judge(rule, SCENES[scene][0]()) for scene in (idle, busy)]
+    assert [j.severity for j in found if isinstance(j, Present)] in (["warning", "critical"], ["info", "critical"])
+
+
+@pytest.mark.parametrize(("seconds", "verdict"), [(10, Absent), (40, Present)], ids=["its own start", "it lasts"])
+def test_an_agent_that_starts_does_not_call_its_own_crowding_contention(seconds: float, verdict: type) -> None:
+    """Late heartbeats of the first seconds, with spins that met nothing: the finding once said "waits 0 % of the time"."""
+    scene = Scene().run(seconds, gap=0.04, cause="contention", spins=Burst(every=5.0))
+    judgement = BY_ID["cpu_contended"].judge(scene.history)
+    assert isinstance(judgement, verdict), judgement
+    if isinstance(judgement, Present):
+        assert "wakes up" in judgement.evidence[0].text

@@ -1,0 +1,317 @@
+"""The rules that rest on the server's view and on the app's own connections: four cases each, and mixtures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agent.diagnosis import Engine
+from agent.history import History
+from agent.report import AgentSelf
+from agent.rules import BY_ID
+from agent.rules.rule import Absent, Judgement, Present, Unknown
+from probes.app.processes import ProcessesReading
+from probes.postgres.locks import Blocked
+from probes.postgres.probe import PostgresReading
+from probes.postgres.server import PRIVILEGE, PostgresServerReading
+from probes.reading import Code, NoData, Reading, Unseen
+from probes.sockets.connections import ConnectionsReading
+from tests.unit.agent.rules.database.test_postgres import failed, reading, shifted
+from tests.unit.builders import FakeClock, Scene
+
+MAIN = "main"
+ROW = Blocked(11, 8.0, "transactionid", "orders", 12, "idle in transaction", "batch", 9.5)
+
+
+def server(active: Mapping[str, float] | None = None, age: float | None = None, **known: Any) -> PostgresServerReading:
+    """One slot of a server with four idle sessions beside these active ones."""
+    fields: dict[str, Any] = {
+        "sessions": {"idle": 4.0}, "active": dict(active or {}), "executing_seconds": age, "blocked": 0.0,
+        "used_connections": 20.0, "most_connections": 97.0, "unseen": {},
+    }  # fmt: skip
+    return PostgresServerReading(taken=0.0, seconds=10.0, target=MAIN, **{**fields, **known})
+
+
+def sample(remote: str = "10.0.0.1:5432", **known: float) -> ConnectionsReading:
+    """One slot of four connections to one endpoint that is 0.2 ms away; fields by their name."""
+    fields: dict[str, float] = {
+        "connections": 4.0, "unread_ratio": 0.0, "waiting_ratio": 0.05, "idle_ratio": 0.95, "min_rtt_seconds": 0.0002,
+        "busiest_round_trips_per_second": 20.0, "request_bytes": 80.0, "closed_per_second": 0.02,
+        "new_connections_per_second": 0.0,
+    }  # fmt: skip
+    return ConnectionsReading(taken=0.0, seconds=10.0, **{name: {remote: v} for name, v in {**fields, **known}.items()})  # type: ignore[arg-type]
+
+
+OWN_PACE = sample(unread_ratio=0.7, unread_long_ratio=0.7)
+
+
+def threads(ran: float, waited: float = 0.0) -> ProcessesReading:
+    """The app's busiest thread, share of the time."""
+    return ProcessesReading(
+        taken=0.0, seconds=10.0, busiest_thread_ratio={"app": ran}, busiest_thread_delay_ratio={"app": waited}, runtimes={"app": "go"},
+    )  # fmt: skip
+
+
+def told(*readings: Reading | tuple[Reading, ...]) -> History:
+    """One slot each ten seconds; several readings of one slot together."""
+    clock = FakeClock(1000.0)
+    history = History(600.0, clock=clock)
+    for each in readings:
+        clock.advance(10.0)
+        for one in each if isinstance(each, tuple) else (each,):
+            history.add(one)
+    return history
+
+
+def judge(rule: str, *readings: Reading | tuple[Reading, ...]) -> Judgement:
+    return BY_ID[rule].judge(told(*readings))
+
+
+SLOW = server({"running": 1.0, "IO": 0.5}, 0.2)
+LOCKED = server({"Lock": 2.0}, None, blocked=2.0, blocked_seconds=8.0, waits=(ROW,))
+UNTOLD = replace(server(blocked=4.0, waits=(ROW._replace(seconds=None),), unseen={"active": PRIVILEGE}), active=None)
+HIDDEN_WAIT = replace(UNTOLD, blocked_seconds=46.0)
+#: Short waits, of a role that may not see how many others work.
+HIDDEN_SHORT = replace(UNTOLD, blocked_seconds=0.02)
+STANDBYS = server({"advisory": 3.0}, standing_by=3.0, leaders=frozenset({12}))
+NOT_READ = server({"ClientWrite": 3.0}, None)
+QUICK = server({"running": 1.5}, 0.001)
+HIDDEN = replace(server(sessions={"hidden": 4.0}, unseen={"active": PRIVILEGE}), active=None)
+WAITING = sample(waiting_ratio=0.8, waiting_seconds=0.1)
+
+DB = "10.0.0.1:5432"
+STANDING: dict[str, Any] = {"waiting_ratio": 0.25, "waiting_long_ratio": 0.25, "waiting_seconds": 0.0, "waiters": 0.0}
+STANDS = sample(**STANDING)
+LONE = sample(waiting_ratio=0.2, waiting_seconds=1.0, waiters=1.0)
+
+CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type]]] = {
+    "database_slow": {
+        "slow statements": ((SLOW,) * 4, Present),
+        "nothing to do": ((server(),) * 4, Absent),
+        "many quick ones": ((QUICK,) * 4, Absent),
+        "a client that does not read": ((NOT_READ,) * 4, Absent),
+        "a lock": ((LOCKED,) * 4, Absent),
+        "one long report in a minute": ((server({"running": 1.0}, 5.0), *(server(),) * 5), Absent),
+        "at one sample of three alone": ((SLOW, server(), server()), Unknown),
+        "at two samples of three": ((SLOW, server(), SLOW), Present),
+        "hidden from this role": ((HIDDEN,) * 4, Unknown),
+        "one slot": ((SLOW,), Unknown),
+    },
+    "database_locked": {
+        "one holds a row": ((LOCKED,), Present),
+        "nobody waits": ((server(),) * 4, Absent),
+        "short waits, but most of the time": ((server({"Lock": 0.7, "running": 0.3}, 0.002, blocked=1.0, blocked_seconds=0.1),) * 4, Present),
+        "a short wait now and then": ((server({"Lock": 0.3, "running": 2.0}, 0.002, blocked=1.0, blocked_seconds=0.02),) * 4, Absent),
+        "slow statements": ((SLOW,) * 4, Absent),
+        "it was over half a minute ago": ((LOCKED,) * 4 + (server(),) * 4, Absent),
+        "without pg_monitor, since when is told": ((HIDDEN_WAIT,), Present),
+        "without pg_monitor, seen once, since when is not told": ((UNTOLD,), Unknown),
+        "without pg_monitor, short waits again and again": ((HIDDEN_SHORT,) * 3, Unknown),
+        "without pg_monitor, a short wait once": ((replace(UNTOLD, blocked=0.0, waits=()), HIDDEN_SHORT), Absent),
+        "the standbys of a leader election": ((STANDBYS,) * 4, Absent),
+        "standbys beside short waits": ((server({"advisory": 3.0, "running": 1.0, "Lock": 0.1}, 0.002, blocked=1.0, blocked_seconds=0.02, standing_by=3.0),) * 4, Absent),
+        "few work, and most of them wait, beside standbys": ((server({"advisory": 9.0, "running": 0.3, "Lock": 0.7}, 0.002, blocked=1.0, blocked_seconds=0.1, standing_by=9.0),) * 4, Present),
+        "more and more stand by": ((server(standing_by=1.0), server(standing_by=2.0), server(standing_by=4.0)), Unknown),
+        "one more instance stands by": ((server(standing_by=1.0), server(standing_by=2.0)), Absent),
+        "an advisory lock of a transaction": ((replace(LOCKED, waits=(ROW._replace(lock="advisory", table="4711"),)),), Present),
+        "locks that may not be read": ((replace(server(), blocked=None, unseen={"blocked": Unseen("refused", Code.NOT_PERMITTED)}),), Unknown),
+    },
+    "waiting_for_database": {
+        "long waits, near": ((WAITING,) * 4, Present),
+        "idle": ((sample(),) * 4, Absent),
+        "many short waits": ((sample(waiting_ratio=0.9, waiting_seconds=0.001),) * 4, Absent),
+        "far away": ((sample(waiting_ratio=0.9, waiting_seconds=0.06, min_rtt_seconds=0.1),) * 4, Absent),
+        "replies lie unread": ((sample(unread_ratio=0.9, waiting_ratio=0.05),) * 4, Absent),
+        "one for over 10 s": ((STANDS,) * 4, Unknown),
+        "one for over 10 s, beside short waits": ((replace(STANDS, waiting_seconds={DB: 0.1}, waiters={DB: 3.0}, waiting_ratio={DB: 0.75}),) * 4, Present),
+        "one connection alone, for seconds": ((LONE,) * 4, Unknown),
+        "one connection alone, which asks often": ((replace(LONE, busy_waiters={DB: 1.0}),) * 4, Present),
+        "one connection alone, and not for long": ((replace(LONE, waiting_seconds={DB: 0.2}),) * 4, Present),
+        "a queue of Redis": ((sample("10.0.0.1:6379", waiting_ratio=0.8, waiting_seconds=0.5, waiters=4.0, busy_waiters=4.0),) * 4, Unknown),
+        "Redis, quick": ((sample("10.0.0.1:6379", waiting_ratio=0.8, waiting_seconds=0.0005),) * 4, Absent),
+        "for over 10 s, and the server works for nobody": (((sample(MAIN, **STANDING), server({"advisory": 3.0})),) * 4, Absent),
+        "for over 10 s, and the server works": (((sample(MAIN, **STANDING), server({"IO": 1.0}, 60.0)),) * 4, Present),
+        "for over 10 s, and somebody waits for a lock": (((sample(MAIN, **STANDING), server({"Lock": 1.0})),) * 4, Present),
+        "for over 10 s, and the sessions are hidden": (((sample(MAIN, **STANDING), HIDDEN),) * 4, Unknown),
+        "for over 10 s, and some sessions are hidden": (((sample(MAIN, **STANDING), server(sessions={"hidden": 2.0, "idle": 1.0})),) * 4, Unknown),
+        "not long enough": ((WAITING,) * 2, Unknown),
+    },
+    "too_many_queries": {
+        "tiny ones, one after the other": ((sample(busiest_round_trips_per_second=300, min_rtt_seconds=0.002),) * 4, Present),
+        "a client that is slow itself": ((sample(busiest_round_trips_per_second=150, min_rtt_seconds=0.0033),) * 4, Present),
+        "a third of the time": ((sample(busiest_round_trips_per_second=100, min_rtt_seconds=0.0033),) * 4, Absent),
+        "few": ((sample(),) * 4, Absent),
+        "many, but near": ((sample(busiest_round_trips_per_second=2000, min_rtt_seconds=0.00005),) * 4, Absent),
+        "few over a long way": ((sample(busiest_round_trips_per_second=9, min_rtt_seconds=0.1),) * 4, Absent),
+        "large requests": ((sample(busiest_round_trips_per_second=300, min_rtt_seconds=0.002, request_bytes=1400),) * 4, Absent),
+        "nothing yet": ((), Unknown),
+    },
+    "connection_per_query": {
+        "opened again and again": ((sample(closed_per_second=25.0),) * 4, Present),
+        "all gone at each sample": ((sample(connections=0.0, closed_per_second=9.0),) * 4, Present),
+        "a pool": ((sample(),) * 4, Absent),
+        "the server closes first, and counts": (((sample(MAIN), server(new_sessions_per_second=12.0)),) * 4, Present),
+        "short ones between three samples": ((sample(connections=0.0, fleeting_per_second=5.0), sample()) * 3, Present),
+        "opened by a slow client, and all stay": (tuple(sample(connections=4.0 + 30 * n, new_connections_per_second=3.0) for n in range(4)), Absent),
+        "opened, and as many gone": ((sample(connections=20.0, new_connections_per_second=2.5),) * 4, Present),
+        "a server that counts a deployment": (((sample(MAIN), server(new_sessions_per_second=9.0)), *((sample(MAIN), server(new_sessions_per_second=0.0)),) * 3), Absent),
+        "a deployment": ((sample(new_connections_per_second=4.0), *(sample(),) * 5), Absent),
+        "nothing yet": ((), Unknown),
+    },
+    "connections_exhausted": {
+        "refused": ((failed("too many connections"),), Present),
+        "refused, and a pause since": ((failed("too many connections"), replace(failed("too many connections"), failures={})), Present),
+        "nearly": ((reading(), server(used_connections=95.0)), Present),
+        "room": ((reading(), server()), Absent),
+        "unreachable for another reason": ((failed("refused"),), Unknown),
+        "no view of the server": ((reading(),), Unknown),
+    },
+    "network_slow": {
+        "told by the kernel": ((sample(min_rtt_seconds=0.02, waiting_ratio=0.5),) * 4, Present),
+        "far, and a queue of Redis": ((sample("10.0.0.1:6379", min_rtt_seconds=0.02, waiting_ratio=0.5),) * 4, Unknown),
+        "far, and a replication": ((sample(min_rtt_seconds=0.02, waiting_ratio=0.5, waiting_long_ratio=0.5),) * 4, Absent),
+        "far, and nobody waits": ((sample(min_rtt_seconds=0.02),) * 4, Absent),
+        "near": ((WAITING,) * 4, Absent),
+        "nothing yet": ((), Unknown),
+    },
+    "client_not_reading": {
+        "a lock": ((WAITING,) * 4, Absent),
+        "unread": ((sample(unread_ratio=0.7),) * 4, Present),
+        "one long result": ((OWN_PACE,) * 4, Unknown),
+        "one long result, and replies left lying": ((sample(unread_ratio=0.7, unread_long_ratio=0.3),) * 4, Present),
+        "one long result of a thread that sleeps": (((OWN_PACE, threads(ran=0.02)),) * 4, Unknown),
+        "one long result of a thread that computes": (((OWN_PACE, threads(ran=0.5)),) * 4, Present),
+        "one long result of a thread that waits for a CPU": (((OWN_PACE, threads(ran=0.05, waited=0.6)),) * 4, Present),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "readings", "verdict"),
+    [
+        pytest.param(rule, readings, verdict, id=f"{rule}: {case}")
+        for rule, cases in CASES.items()
+        for case, (readings, verdict) in cases.items()
+    ],
+)
+def test_each_rule_knows_its_case_from_the_look_alikes(
+    rule: str, readings: tuple[Reading | tuple[Reading, ...], ...], verdict: type
+) -> None:
+    judgement = judge(rule, *readings)
+    assert isinstance(judgement, verdict), judgement
+    share = judgement.share if isinstance(judgement, Present) else None
+    assert share is None or 0.0 < share <= 1.0
+
+
+@pytest.mark.parametrize(("cause", "verdict"), [("hypervisor", Present), ("contention", Unknown), ("nobody", Unknown)])
+def test_a_reader_with_a_pace_of_its_own_is_held_up_by_who_takes_its_cpu_and_not_by_a_crowd(
+    cause: Any, verdict: type
+) -> None:
+    scene = Scene().run(60.0, gap=0.0 if cause == "nobody" else 0.04, cause=cause)
+    for _ in range(4):
+        scene.history.add(OWN_PACE)
+    judgement = BY_ID["client_not_reading"].judge(scene.history)
+    assert isinstance(judgement, verdict), judgement
+
+
+def test_who_blocks_whom_is_said_with_numbers() -> None:
+    judgement = judge("database_locked", LOCKED)
+    assert isinstance(judgement, Present)
+    assert judgement.severity == "critical"
+    assert judgement.evidence[1].text == (
+        "session 11 waits for a row of orders; session 12 (batch) holds it, idle in transaction for 9.5 s"
+    )
+    assert "pg_terminate_backend(12)" in " ".join(judgement.advice.changes)
+
+
+def test_a_role_that_may_see_little_still_names_the_blocker() -> None:
+    dark = replace(LOCKED, waits=(Blocked(11, 8.0, "relation", "", 12, "", "", None),))
+    judgement = judge("database_locked", dark)
+    assert isinstance(judgement, Present)
+    assert (
+        judgement.evidence[1].text
+        == "session 11 waits for table a table that is not named; session 12 holds it, hidden"
+    )
+
+
+def test_the_end_of_the_chain_is_to_be_ended_and_not_who_waits_itself() -> None:
+    behind = ROW._replace(pid=10, blocker=11)
+    judgement = judge("database_locked", replace(LOCKED, waits=(behind, ROW)))
+    assert isinstance(judgement, Present)
+    assert "pg_terminate_backend(12)" in " ".join(judgement.advice.changes)
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        replace(LOCKED, leaders=frozenset({12})),
+        replace(LOCKED, waits=(ROW, ROW._replace(pid=13, lock="advisory", table="4711"))),
+        replace(LOCKED, waits=(ROW._replace(lock="advisory", table="4711"),)),
+    ],
+    ids=["others stand by for it", "others wait for its advisory lock", "an advisory lock alone"],
+)
+def test_nobody_who_may_be_a_leader_is_to_be_ended(reading: PostgresServerReading) -> None:
+    judgement = judge("database_locked", reading)
+    assert isinstance(judgement, Present)
+    assert "terminate" not in repr(judgement.advice)
+
+
+def test_time_that_statements_waited_for_their_client_is_taken_out_of_their_mean() -> None:
+    mixed = server({"ClientWrite": 3.0, "running": 1.0}, 0.1, statement_seconds=0.4, statements=100.0)
+    judgement = judge("database_slow", *(mixed,) * 4)
+    assert isinstance(judgement, Present)
+    assert "100.0 ms each, with 75% of waiting for clients and locks taken out" in judgement.evidence[1].text
+
+
+def test_behind_a_proxy_the_own_round_trip_says_how_long_the_route_is() -> None:
+    near = sample(MAIN, busiest_round_trips_per_second=300)
+    own = reading(trips=shifted(network=3))
+    assert isinstance(judge("too_many_queries", *(near,) * 4), Absent)
+    assert isinstance(judge("too_many_queries", *((near, own),) * 4), Present)
+
+
+def test_what_a_connection_costs_is_reported_where_the_agent_opens_its_own() -> None:
+    own = replace(reading(), connect_seconds={"tcp": 0.001, "authentication": 0.009})
+    judgement = judge("connection_per_query", *((sample(MAIN, closed_per_second=9.0), own),) * 4)
+    assert isinstance(judgement, Present)
+    assert "takes 10.0 ms from here" in judgement.evidence[1].text
+
+
+def test_a_cause_that_the_database_role_shows_explains_the_waiting() -> None:
+    clock = FakeClock(1000.0)
+    history = History(600.0, clock=clock)
+    rules = [BY_ID[name] for name in ("database_slow", "database_locked", "waiting_for_database")]
+    engine = Engine(history, rules=rules, clock=clock)
+    for _ in range(5):
+        clock.advance(10.0)
+        history.add(WAITING)
+        history.add(SLOW)
+        report, _ = engine.evaluate(AgentSelf("1", 1.0, 1.0, 1))
+    assert {f.rule: f.explained_by for f in report.findings} == {
+        "database_slow": None,
+        "waiting_for_database": "database_slow",
+    }
+    assert "works long" in report.verdict
+
+
+def test_a_rule_with_two_sources_runs_on_either_and_is_unknown_without_both() -> None:
+    rule = BY_ID["network_slow"]
+    assert rule.can_run({ConnectionsReading})
+    assert rule.can_run({PostgresReading})
+    assert not rule.can_run({PostgresServerReading})
+    clock = FakeClock(1000.0)
+    history = History(600.0, clock=clock)
+    engine = Engine(history, rules=[rule], clock=clock)
+    for _ in range(4):
+        clock.advance(10.0)
+        history.miss(ConnectionsReading, "", NoData("gVisor has none", "use gen2"))
+    report, _ = engine.evaluate(AgentSelf("1", 1.0, 1.0, 1))
+    assert report.unknown[0].because == "gVisor has none"
+    for _ in range(4):
+        clock.advance(10.0)
+        history.add(reading())
+    report, _ = engine.evaluate(AgentSelf("1", 1.0, 1.0, 1))
+    assert [absent.rule for absent in report.ruled_out] == ["network_slow"]

@@ -1,0 +1,247 @@
+"""The database rules: present, absent, unknown, and what looks alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agent.diagnosis import Engine
+from agent.history import History
+from agent.report import AgentSelf
+from agent.rules import BY_ID
+from agent.rules.rule import Absent, Judgement, Present, Unknown
+from probes.host.platform import Environment
+from probes.postgres.probe import PostgresReading
+from probes.postgres.round_trip import PARTS
+from probes.reading import Code, Unseen
+from probes.sockets.connections import ConnectionsReading
+from tests.unit.builders import FakeClock, Scene
+
+HEALTHY: dict[str, tuple[float, ...]] = {
+    "short": (0.2, 0.3, 0.0, 0.2),
+    "wait": (0.2, 20.3, 0.0, 0.3),
+    "bulk": (0.2, 0.4, 0.1, 1.0),
+}
+"""Operation -> milliseconds of network, server, suspended, client."""
+
+
+def reading(target: str = "main", trips: dict[str, tuple[float, ...]] = HEALTHY, **changes: Any) -> PostgresReading:
+    parts = {
+        f"{part}_seconds": {name: (*values, 0.0)[number] / 1e3 for name, values in trips.items()}
+        for number, part in enumerate(PARTS)
+    }
+    known: dict[str, Any] = {
+        "taken": 0.0, "seconds": 10.0, "target": target, "up": True, "failures": {}, "least_round_trip_seconds": 1e-5,
+        "round_trip_seconds": {name: sum(values) / 1e3 for name, values in trips.items()},
+    }  # fmt: skip
+    return PostgresReading(**{**known, **parts, **changes})
+
+
+def failed(reason: str = "refused", target: str = "main", taken: float = 0.0) -> PostgresReading:
+    return PostgresReading(
+        taken=taken, seconds=10.0, target=target, up=False, failures={reason: 1.0}, reason=reason, because="nobody is there",
+        remedy="look",
+    )  # fmt: skip
+
+
+#: A slot in which nothing was asked.
+PAUSED = replace(failed(), failures={})
+
+
+def history(*readings: PostgresReading, environment: Environment = "none") -> History:
+    """One slot each ten seconds."""
+    scene = Scene(environment=environment)
+    clock = scene.clock
+    assert isinstance(clock, FakeClock)
+    for each in readings:
+        clock.advance(10.0)
+        scene.history.add(each)
+    return scene.history
+
+
+def judge(rule: str, *readings: PostgresReading, environment: Environment = "none") -> Judgement:
+    return BY_ID[rule].judge(history(*readings, environment=environment))
+
+
+def shifted(network: float = 0.0, server: float = 0.0, suspended: float = 0.0) -> dict[str, tuple[float, ...]]:
+    """A healthy trip with so many milliseconds more in every operation."""
+    return {name: (n + network, s + server, w + suspended, c) for name, (n, s, w, c) in HEALTHY.items()}
+
+
+FROZEN = reading(trips=shifted(suspended=60))
+FAR = reading(trips=shifted(network=10), least_round_trip_seconds=0.01)
+PROXIED = reading(trips=shifted(network=10))
+UNEVEN = tuple(reading(trips=shifted(network=extra)) for extra in (60.0, 0.0, 90.0, 30.0))
+SLOW_SERVER = reading(trips=shifted(server=30))
+BLIND = reading(trips={name: (0.0, s, 0.0, c, 90.0) for name, (_, s, _, c) in HEALTHY.items()})
+
+ROUND_TRIP_RULES = [
+    BY_ID["database_unreachable"], BY_ID["client_suspended_holding_connection"], BY_ID["network_slow"],
+    BY_ID["proxy_or_server_starved"],
+]  # fmt: skip
+SCENES: dict[str, tuple[tuple[PostgresReading, ...], str]] = {
+    # letters: unreachable, client suspended, network slow, proxy or server starved
+    "healthy": ((reading(),) * 5, "AAAA"),
+    "the client is frozen": ((FROZEN,) * 5, "APAA"),
+    "the server is far": ((FAR,) * 5, "AAPA"),
+    "a slow proxy in between": ((PROXIED,) * 5, "AAPA"),
+    "uneven answers": (UNEVEN, "AAAP"),
+    "a slow SELECT 1": ((SLOW_SERVER,) * 5, "AAAP"),
+    "frozen and far": ((reading(trips=shifted(network=10, suspended=60)),) * 5, "APPA"),
+    "nothing can be told apart": ((BLIND,) * 5, "AUAA"),
+    "refused": ((failed(),) * 3, "PUUU"),
+    "refused once": ((reading(), reading(), reading(), failed()), "UAAA"),
+    "refused once, and then a pause": ((reading(), reading(), reading(), failed(), PAUSED, PAUSED), "UAAA"),
+    "refused twice with a pause between": ((failed(), PAUSED, failed()), "PUUU"),
+    "refused, and a pause since": ((failed(), PAUSED, failed(), PAUSED), "PUUU"),
+    "down, up, and refused once": ((failed(), failed(), reading(), failed()), "UUUU"),
+    "wrong password, and a pause": (
+        (*(failed("authentication"),) * 2, replace(PAUSED, reason="authentication")),
+        "UUUU",
+    ),
+    "back again": ((failed(), failed(), reading()), "AUUU"),
+    "wrong password": ((failed("authentication"),) * 3, "UUUU"),
+    "no DSN": ((failed("configuration"),) * 3, "UUUU"),
+    "nothing yet": ((), "UUUU"),
+}
+ANSWERS = {"P": Present, "A": Absent, "U": Unknown}
+
+
+@pytest.mark.parametrize(
+    ("scene", "rule", "letter"),
+    [
+        pytest.param(scene, rule.id, letter, id=f"{rule.id}: {scene}")
+        for scene, (_, letters) in SCENES.items()
+        for rule, letter in zip(ROUND_TRIP_RULES, letters, strict=True)
+    ],
+)
+def test_each_rule_knows_its_own_scene_from_the_look_alikes(scene: str, rule: str, letter: str) -> None:
+    judgement = judge(rule, *SCENES[scene][0])
+    assert isinstance(judgement, ANSWERS[letter]), judgement
+
+
+def test_only_attempts_are_counted() -> None:
+    judgement = judge("database_unreachable", failed(), PAUSED, PAUSED, failed())
+    assert isinstance(judgement, Present)
+    assert "did not answer 2 times in a row" in judgement.evidence[0].text
+
+
+@pytest.mark.parametrize(
+    ("replies", "of", "verdict"), [(3.0, "main", Unknown), (0.0, "main", Present), (3.0, "another", Present)]
+)
+def test_what_answers_the_app_is_not_unreachable(replies: float, of: str, verdict: type) -> None:
+    told = history(failed(taken=1010.0), failed(taken=1020.0))
+    told.add(ConnectionsReading(taken=1020.0, seconds=10.0, replies_per_second={of: replies}))
+    judgement = BY_ID["database_unreachable"].judge(told)
+    assert isinstance(judgement, verdict), judgement
+    if isinstance(judgement, Unknown):
+        assert "3.0 replies per second" in judgement.because
+
+
+def test_replies_from_before_the_outage_prove_nothing() -> None:
+    told = history(failed(taken=1010.0), failed(taken=1020.0))
+    told.add(ConnectionsReading(taken=1012.0, seconds=10.0, replies_per_second={"main": 3.0}))
+    assert isinstance(BY_ID["database_unreachable"].judge(told), Present)
+
+
+def test_an_outage_is_over_with_the_first_answer() -> None:
+    clock = FakeClock(1000.0)
+    told = History(600.0, clock=clock)
+    engine = Engine(told, rules=[BY_ID["database_unreachable"]], clock=clock)
+    found = []
+    for each in (reading(), *[failed()] * 7, reading(), reading()):
+        told.add(each)
+        found.append(bool(engine.evaluate(AgentSelf("1", 1.0, 1.0, 1))[0].findings))
+        clock.advance(10.0)
+    assert found == [False, False, *[True] * 6, False, False]
+
+
+def test_the_headline_says_what_was_taken_and_what_postgres_worked() -> None:
+    judgement = judge("client_suspended_holding_connection", *[FROZEN] * 3)
+    assert isinstance(judgement, Present)
+    text = judgement.evidence[0].text
+    assert "of 203 ms of round trips" in text
+    assert "taken away for 180.1 ms" in text
+    assert "Postgres worked 21.0 ms" in text
+    assert "Postgres is innocent" in judgement.advice.summary
+
+
+@pytest.mark.parametrize("rule", ["network_slow", "proxy_or_server_starved"])
+def test_a_route_that_became_longer_is_distance_and_no_starved_peer(rule: str) -> None:
+    """From near to far, and near again, at the default slots: what stood before the change is forgotten soon."""
+    far = reading(trips=shifted(network=100))
+    steps = [reading()] * 6 + [far] * 8 + [reading()] * 8
+    told = [isinstance(judge(rule, *steps[:count]), Present) for count in range(6, len(steps) + 1)]
+    if rule == "proxy_or_server_starved":
+        assert not any(told)
+    else:
+        first, last = told.index(True), len(told) - 1 - told[::-1].index(True)
+        assert first <= 4, "found within four slots"
+        assert last <= 8, "and forgotten with the first quick one"
+        assert all(told[first : last + 1])
+
+
+def test_on_cloud_run_the_advice_is_the_billing_mode() -> None:
+    judgement = judge("client_suspended_holding_connection", *[FROZEN] * 3, environment="cloud_run_service")
+    assert isinstance(judgement, Present)
+    assert any("--no-cpu-throttling" in change for change in judgement.advice.changes)
+
+
+def test_a_proxy_is_known_by_a_peer_that_is_near_while_the_answer_comes_from_afar() -> None:
+    near, far = judge("network_slow", *[PROXIED] * 3), judge("network_slow", *[FAR] * 3)
+    assert isinstance(near, Present)
+    assert isinstance(far, Present)
+    assert "a proxy is in between" in near.evidence[1].text
+    assert "proxy" not in far.evidence[1].text
+
+
+@pytest.mark.parametrize("order", [("main", "replica"), ("replica", "main")])
+def test_of_two_databases_the_worse_one_speaks(order: tuple[str, str]) -> None:
+    readings = [failed(target="replica") if target == "replica" else reading(target) for target in order for _ in "123"]
+    judgement = judge("database_unreachable", *readings)
+    assert isinstance(judgement, Present)
+    assert "'replica'" in judgement.evidence[0].text
+
+
+# ---- the app's own connections
+
+
+def sample(unread: dict[str, float] | None, connections: float = 4.0, because: str = "") -> ConnectionsReading:
+    return ConnectionsReading(
+        taken=0.0, seconds=10.0, unread_ratio=unread, connections=dict.fromkeys(unread or {}, connections),
+        unseen={"unread_ratio": Unseen(because, Code.NOT_PERMITTED)} if because else {},
+    )  # fmt: skip
+
+
+DB, CACHE = "10.0.0.1:5432", "10.0.0.2:6379"
+
+
+@pytest.mark.parametrize(
+    ("samples", "verdict"),
+    [
+        ([sample({DB: 0.75})] * 4, Present),
+        ([sample({DB: 0.0, CACHE: 0.6})] * 4, Present),
+        ([sample({DB: 0.05})] * 4, Absent),  # libpq drains in a burst
+        ([sample({DB: 1.0})] * 2, Unknown),  # it did not stand for long enough
+        ([sample({DB: 1.0})] + [sample({DB: 0.0}, connections=40.0)] * 4, Absent),
+        ([sample({})] * 4, Absent),
+        ([sample(None, because="netlink is refused here")] * 4, Unknown),
+    ],
+    ids=["unread", "one of two", "drained", "too short", "one among many", "no connection", "no times"],
+)
+def test_a_client_that_does_not_read_is_told_from_its_own_sockets(
+    samples: list[ConnectionsReading], verdict: type
+) -> None:
+    clock = FakeClock(1000.0)
+    told = History(600.0, clock=clock)
+    for each in samples:
+        clock.advance(10.0)
+        told.add(each)
+    judgement = BY_ID["client_not_reading"].judge(told)
+    assert isinstance(judgement, verdict), judgement
+    if isinstance(judgement, Present):
+        assert "lay unread here" in judgement.evidence[0].text
+    if isinstance(judgement, Unknown):
+        assert "refused" in judgement.because or "half a minute" in judgement.because

@@ -1,0 +1,476 @@
+"""Slots, jitter, time-outs and budget, with a clock and a sleep of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import agent.schedule
+from agent.history import History
+from agent.schedule import (
+    EARLY_SHARE,
+    JITTER_SHARE,
+    NUDGE_SECONDS,
+    OUTCOMES,
+    PULSE_SECONDS,
+    STALE_SLOTS,
+    Pulse,
+    Schedule,
+)
+from probes.cpu.suspension import LONG_GAP_SECONDS, SuspensionProbe, SuspensionReading
+from probes.reading import NoData, Reading
+from tests.unit.builders import FakeClock, beat, suspension
+
+
+class FakeProbe:
+    """Answers with what ``act`` does."""
+
+    name = "fake"
+    reading_type = SuspensionReading
+
+    def __init__(self, clock: FakeClock, act: Callable[[], None] = lambda: None, target: str = "") -> None:
+        self.target = target
+        self.asked: list[float] = []
+        self.closed = 0
+        self._clock, self._act = clock, act
+
+    async def read(self) -> SuspensionReading:
+        self.asked.append(self._clock())
+        self._act()
+        return suspension(self._clock(), target=self.target)
+
+    async def aclose(self) -> None:
+        self.closed += 1
+        self._act()
+
+
+class Rig:
+    """A schedule on a fake clock."""
+
+    def __init__(self, over_budget: Callable[[], bool] = lambda: False) -> None:
+        self.clock = FakeClock(0.0)
+        self.history = History(600.0, clock=self.clock)
+        self.batches: list[list[Reading]] = []
+        self.schedule = Schedule(
+            self.history, self.batches.append, over_budget=over_budget, clock=self.clock, sleep=self._sleep
+        )
+        self._until = 0.0
+        self.nudges: list[float] = []
+
+    async def _sleep(self, seconds: float) -> None:
+        """Until then, or until a nudge, as :meth:`Schedule._doze` does."""
+        end = self.clock() + seconds
+        if self.nudges and self.nudges[0] < end:
+            self.clock.now = max(self.clock.now, self.nudges.pop(0))
+            self.schedule.nudge()
+            return
+        if end > self._until:
+            raise asyncio.CancelledError
+        self.clock.advance(seconds)
+
+    def add(self, every: float, act: Callable[[], None] = lambda: None, target: str = "") -> FakeProbe:
+        probe = FakeProbe(self.clock, act, target)
+        self.schedule.add(probe, every)
+        return probe
+
+    def run(self, until: float) -> None:
+        self._until = until
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(self.schedule.run())
+
+    def outcome(self, index: int = 0) -> dict[str, int]:
+        return {k: v for k, v in self.schedule.entries[index].outcomes.items() if v}
+
+
+def fail(error: Exception) -> Callable[[], None]:
+    def act() -> None:
+        raise error
+
+    return act
+
+
+def test_the_first_slot_is_due_at_once_and_later_ones_within_the_jitter() -> None:
+    rig = Rig()
+    probe = rig.add(5.0)
+    rig.run(200.0)
+    steps = [b - a for a, b in zip(probe.asked, probe.asked[1:], strict=False)]
+    assert probe.asked[0] == 0.0
+    assert all(5.0 * (1 - JITTER_SHARE) <= step <= 5.0 * (1 + JITTER_SHARE) for step in steps)
+    assert len({round(step, 3) for step in steps}) > len(steps) / 2
+    assert sum(steps) / len(steps) == pytest.approx(5.0, rel=0.02)
+    assert rig.outcome() == {"ok": len(probe.asked)}
+
+
+def test_a_missed_slot_is_counted_and_never_caught_up() -> None:
+    rig = Rig()
+    probe = rig.add(5.0)
+    asyncio.run(rig.schedule.turn())
+    rig.clock.advance(23.0)
+    asyncio.run(rig.schedule.turn())
+    asyncio.run(rig.schedule.turn())
+    assert len(probe.asked) == 2
+    assert rig.schedule.skipped in {3, 4}
+
+
+def test_slots_that_fall_close_together_share_a_wake_up() -> None:
+    rig = Rig()
+    first, second = rig.add(5.0), rig.add(5.0, target="two")
+    asyncio.run(rig.schedule.turn())
+    rig.schedule.entries[0].due, rig.schedule.entries[1].due = 10.0, 10.0 + 5.0 * EARLY_SHARE - 0.01
+    rig.clock.now = 10.0
+    asyncio.run(rig.schedule.turn())
+    assert (len(first.asked), len(second.asked)) == (2, 2)
+    assert [len(batch) for batch in rig.batches] == [2, 2]
+
+
+def test_a_slot_that_is_not_near_waits_for_its_own_time() -> None:
+    rig = Rig()
+    rig.add(5.0)
+    slow = rig.add(60.0)
+    rig.run(30.0)
+    assert len(slow.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "because"),
+    [
+        (NoData("no cgroup here", "mount it"), "no_data", "no cgroup here"),
+        (TimeoutError(), "timeout", "no answer within 4 s"),
+        (RuntimeError("password=hunter2"), "failed", "the probe failed: RuntimeError"),
+        (OSError(5, "secret path"), "failed", "the probe failed: OSError"),
+    ],
+)
+def test_whatever_a_probe_raises_ends_in_its_own_slot_with_a_reason(
+    error: Exception, outcome: str, because: str
+) -> None:
+    rig = Rig()
+    rig.add(5.0, fail(error))
+    healthy = rig.add(5.0, target="two")
+    rig.run(7.0)
+    assert rig.outcome() == {outcome: 2}
+    assert rig.outcome(1) == {"ok": 2}
+    assert len(healthy.asked) == 2
+    assert rig.history.why_missing(SuspensionReading, 60.0)[0] == because
+    assert rig.history.coverage(SuspensionReading, 60.0) == 0.0
+    assert [len(batch) for batch in rig.batches] == [1, 1]
+
+
+def test_a_probe_that_never_answers_is_cut_off() -> None:
+    rig = Rig()
+
+    class Hanging(FakeProbe):
+        async def read(self) -> SuspensionReading:
+            await asyncio.Event().wait()
+            return suspension(0.0)
+
+    rig.schedule.add(Hanging(rig.clock), 5.0, 0.01)
+    asyncio.run(rig.schedule.turn())
+    assert rig.outcome() == {"timeout": 1}
+
+
+def test_a_probe_that_is_slow_holds_up_nobody_and_is_never_asked_twice_at_once() -> None:
+    rig = Rig()
+    answer = asyncio.Event()
+
+    class Slow(FakeProbe):
+        async def read(self) -> SuspensionReading:
+            self.asked.append(self._clock())
+            await answer.wait()
+            return suspension(self._clock())
+
+    slow = Slow(rig.clock, lambda: None, "slow")
+    rig.schedule.add(slow, 5.0, 60.0)
+    quick = rig.add(5.0)
+
+    async def scene() -> None:
+        for _ in range(3):
+            await rig.schedule.turn()
+            rig.clock.advance(5.5)
+        assert (len(slow.asked), len(quick.asked)) == (1, 3)
+        assert [len(batch) for batch in rig.batches] == [1, 1, 1]
+        assert rig.outcome() == {"skipped": 2}
+        answer.set()
+        await asyncio.sleep(0)  # its task ends,
+        await asyncio.sleep(0)  # and the callback tells
+        await asyncio.sleep(0)
+        assert [reading.target for reading in rig.batches[-1]] == [suspension(0.0).target]
+        assert rig.outcome() == {"ok": 1, "skipped": 2}
+        await rig.schedule.turn()
+        assert len(slow.asked) == 2
+
+    asyncio.run(scene())
+
+
+def test_closing_ends_what_is_still_being_asked() -> None:
+    rig = Rig()
+    ended: list[bool] = []
+
+    class Endless(FakeProbe):
+        async def read(self) -> SuspensionReading:
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                ended.append(True)
+            return suspension(0.0)
+
+    rig.schedule.add(Endless(rig.clock, lambda: None, ""), 5.0, 60.0)
+
+    async def scene() -> None:
+        await rig.schedule.turn()
+        await rig.schedule.aclose()
+
+    asyncio.run(scene())
+    assert ended == [True]
+    assert not any(rig.batches)
+
+
+def test_a_probe_that_recovers_is_heard_again() -> None:
+    rig = Rig()
+    broken = [True]
+
+    def act() -> None:
+        if broken.pop() if broken else False:
+            raise NoData("not yet")
+
+    rig.add(5.0, act)
+    asyncio.run(rig.schedule.turn())
+    assert [entry.last_success for entry in rig.schedule.entries] == [None]
+    rig.clock.advance(6.0)
+    asyncio.run(rig.schedule.turn())
+    assert all(entry.last_success for entry in rig.schedule.entries)
+    assert rig.history.latest(SuspensionReading) is not None
+
+
+def test_over_budget_every_second_wake_up_is_skipped_and_counted() -> None:
+    rig = Rig(over_budget=lambda: True)
+    probe = rig.add(5.0)
+    rig.run(100.0)
+    assert rig.schedule.skipped == pytest.approx(len(probe.asked), abs=1)
+    assert len(rig.batches) == len(probe.asked)
+    assert rig.outcome() == {"ok": len(probe.asked), "skipped": rig.schedule.skipped}
+
+
+@pytest.mark.parametrize("misses", [STALE_SLOTS - 1, STALE_SLOTS, 3 * STALE_SLOTS])
+def test_what_had_no_data_for_some_slots_in_a_row_is_reported_once_to_be_stale(misses: int) -> None:
+    rig, dark = Rig(), [False]
+    stale: list[tuple[type[Reading], str]] = []
+    rig.schedule.on_stale = lambda *what: stale.append(what)
+
+    def act() -> None:
+        if dark[0]:
+            raise NoData("gone")
+
+    rig.add(5.0, act, target="app")
+    rig.add(5.0, target="other")
+    for lasts in (1, 2):
+        for dark[0], turns in ((False, 1), (True, misses), (False, 1)):
+            for _ in range(turns):
+                asyncio.run(rig.schedule.turn())
+                rig.clock.advance(6.0)
+        assert stale == ([(SuspensionReading, "app")] * lasts if misses >= STALE_SLOTS else [])
+
+
+def test_a_report_that_cannot_be_made_does_not_end_the_measuring(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock(0.0)
+    told: list[int] = []
+
+    def after(readings: list[Reading]) -> None:
+        told.append(len(readings))
+        if len(told) == 1:
+            raise ZeroDivisionError
+
+    schedule = Schedule(History(600.0, clock=clock), after, clock=clock)
+    schedule.add(FakeProbe(clock), 5.0)
+    for _ in range(3):
+        asyncio.run(schedule.turn())
+        clock.advance(6.0)
+    assert (told, schedule.failures) == ([1, 1, 1], 1)
+    assert schedule.entries[0].outcomes["ok"] == 3
+    assert "the report could not be made" in caplog.text
+
+
+# ---- nudges
+
+
+def test_a_nudge_brings_the_frequent_slots_forward_and_leaves_the_rare_ones() -> None:
+    rig = Rig()
+    often, seldom = rig.add(30.0), rig.add(60.0, target="two")
+    rig.nudges = [12.0]
+    rig.run(20.0)
+    assert (often.asked, seldom.asked) == ([0.0, 12.0], [0.0])
+
+
+@pytest.mark.parametrize("every", [5.0, 10.0, 15.0])
+def test_a_nudge_right_after_a_slot_keeps_its_distance(every: float) -> None:
+    rig = Rig()
+    probe = rig.add(every)
+    rig.nudges = [0.5]
+    rig.run(NUDGE_SECONDS + 0.1)
+    assert probe.asked == [0.0, NUDGE_SECONDS]
+
+
+def test_a_nudge_puts_no_slot_off() -> None:
+    rig = Rig()
+    probe = rig.add(5.0)
+    asyncio.run(rig.schedule.turn())
+    rig.clock.advance(4.9)
+    rig.schedule._last_turn = rig.clock()
+    before = rig.schedule.entries[0].due
+    rig.schedule.nudge()
+    assert rig.schedule.entries[0].due <= before
+    assert len(probe.asked) == 1
+
+
+@pytest.mark.parametrize("every", [5.0, 10.0, 30.0])
+def test_a_flood_of_nudges_keeps_its_distance_too(every: float) -> None:
+    rig = Rig()
+    probe = rig.add(every)
+    rig.nudges = [0.3 * step for step in range(1, 200)]
+    rig.run(60.0)
+    steps = [b - a for a, b in itertools.pairwise(probe.asked)]
+    assert min(steps) >= NUDGE_SECONDS - 1e-9
+    assert len(probe.asked) == pytest.approx(60.0 / NUDGE_SECONDS, abs=2)
+
+
+def test_a_nudge_before_anything_is_due_is_no_wake_up() -> None:
+    """Over budget every second wake-up is skipped; a wake-up in which nothing is due must not count as one."""
+    rig = Rig(over_budget=lambda: True)
+    rig.add(60.0)
+    rig.nudges = [10.0, 20.0]
+    rig.run(30.0)
+    assert rig.schedule._turn == 1
+
+
+def test_a_schedule_that_dozes_is_woken_by_a_nudge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent.schedule, "NUDGE_SECONDS", 0.0)
+
+    async def live() -> int:
+        history = History(600.0)
+        asked = asyncio.Event()
+        schedule = Schedule(history, lambda _: asked.set())
+        schedule.add(FakeProbe(FakeClock()), 30.0)
+        running = asyncio.create_task(schedule.run())
+        async with asyncio.timeout(10):
+            for _ in range(3):
+                await asked.wait()
+                asked.clear()
+                await asyncio.sleep(0.001)
+                schedule.nudge()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return schedule.entries[0].outcomes["ok"]
+
+    assert asyncio.run(live()) >= 3
+
+
+def test_every_probe_is_closed_even_when_one_fails_to() -> None:
+    rig = Rig()
+    probes = [rig.add(5.0, fail(OSError("busy"))), rig.add(5.0, target="two")]
+    asyncio.run(rig.schedule.aclose())
+    assert [probe.closed for probe in probes] == [1, 1]
+
+
+def test_every_outcome_is_declared_before_it_happens() -> None:
+    rig = Rig()
+    rig.add(5.0)
+    assert rig.schedule.entries[0].outcomes == dict.fromkeys(OUTCOMES, 0)
+
+
+@given(every=st.floats(0.5, 60), stalls=st.lists(st.floats(0, 300), max_size=20))
+@settings(max_examples=40)
+def test_time_is_never_lost_every_slot_is_run_or_counted(every: float, stalls: list[float]) -> None:
+    rig = Rig()
+    rig.add(every)
+    asyncio.run(rig.schedule.turn())
+    for stall in stalls:
+        rig.clock.advance(stall)
+        asyncio.run(rig.schedule.turn())
+    counts = rig.schedule.entries[0].outcomes
+    # A turn that comes late by less than a slot moves the ones after it: at most one is lost each time.
+    slack = (1 + JITTER_SHARE + EARLY_SHARE) * (counts["ok"] + 1)
+    assert counts["ok"] + counts["skipped"] == pytest.approx(rig.clock() / every + 1, abs=slack)
+
+
+# ---- the pulse: the witness of a freeze
+
+
+def test_the_pulse_knows_between_which_instants_the_loop_ran() -> None:
+    clock = FakeClock(10.0)
+    pulse = Pulse(clock)
+    pulse.note()
+    assert pulse.ran_between(9.9, 10.1)
+    assert not pulse.ran_between(10.1, 20.0)
+    assert not pulse.ran_between(0.0, 9.9)
+    assert not pulse.ran_between(10.1, 9.9)
+
+
+def test_the_pulse_remembers_a_bounded_past() -> None:
+    clock = FakeClock(0.0)
+    pulse = Pulse(clock)
+    for _ in range(1000):
+        clock.advance(0.9)
+        pulse.note()
+    assert pulse.ran_between(clock() - 60.0, clock() - 59.0)
+    assert not pulse.ran_between(0.0, 100.0)
+
+
+def test_the_pulse_beats_until_it_is_stopped_and_knows_its_lateness(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent.schedule, "PULSE_SECONDS", 0.01)
+
+    async def live() -> tuple[int, float, int]:
+        pulse = Pulse()
+        pulse.start(asyncio.get_running_loop())
+        await asyncio.sleep(0.06)
+        time.sleep(0.05)  # noqa: ASYNC251 - the loop is held up on purpose
+        for _ in range(3):  # timers come after what is ready
+            await asyncio.sleep(0)
+        seen, late = len(pulse._seen), pulse.lateness_seconds
+        pulse.stop()
+        await asyncio.sleep(0.03)
+        return seen, late, len(pulse._seen) - seen
+
+    seen, late, after = asyncio.run(live())
+    assert seen >= 3
+    assert late >= 0.03
+    assert after == 0
+
+
+def test_a_pulse_that_never_began_can_be_stopped() -> None:
+    Pulse().stop()
+
+
+@pytest.mark.parametrize("held", [1.501, 1.6, 3.0, 20.0])
+def test_the_pulse_sees_every_stop_of_the_child_alone_that_is_long_enough_to_pass_for_a_freeze(held: float) -> None:
+    assert held > LONG_GAP_SECONDS
+    clock = FakeClock(0.0)
+    pulse = Pulse(clock)
+    while clock() < 100.0:
+        clock.advance(PULSE_SECONDS + 0.001)
+        pulse.note()
+    probe = SuspensionProbe(lambda: "", witness=pulse.ran_between, clock=clock)
+    for phase in range(20):
+        end = 80.0 + phase * PULSE_SECONDS / 20
+        window = beat(end - held - 0.5, late=[held], seconds=held + 0.5)
+        assert probe._held_alone(window), f"phase {phase}"
+
+
+@pytest.mark.parametrize("frozen", [1.55, 3.0, 60.0])
+@pytest.mark.parametrize("later", [0.0, 0.1, 0.2], ids=lambda x: f"loop wakes {x} s before the child")
+def test_the_pulse_is_silent_in_a_freeze_of_everything(frozen: float, later: float) -> None:
+    clock = FakeClock(0.0)
+    pulse = Pulse(clock)
+    for _ in range(10):
+        clock.advance(PULSE_SECONDS)
+        pulse.note()
+    began = clock()
+    clock.advance(frozen)
+    pulse.note()
+    probe = SuspensionProbe(lambda: "", witness=pulse.ran_between, clock=clock)
+    window = beat(began - 0.5, late=[frozen], seconds=frozen + 0.5 + later)
+    assert not probe._held_alone(window)

@@ -1,0 +1,108 @@
+"""What a person reads first: who explains whom, in which order, and when something is called healthy."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from agent.diagnosis import Engine
+from agent.history import History
+from agent.report import Advice, AgentSelf, Evidence, Report, Severity
+from agent.rules import RULES
+from agent.rules.causal_graph import GRAPH, CausalGraph, Link
+from agent.rules.confidence import not_measured
+from agent.rules.rule import Present, Rule
+from probes.logs.reading import BacklogReading
+from probes.postgres.probe import PostgresReading
+from tests.unit.builders import Burst, Cause, Scene
+
+SURE = not_measured(0.9, "made up")
+
+
+def finding(name: str, share: float | None, severity: Severity = "warning") -> Rule:
+    found = Present(severity, SURE, "own container", (Evidence(name, share, "ratio"),), Advice("mend it"), share=share)
+
+    def judge(_: History) -> Present:
+        return found
+
+    return Rule(name, f"Title of {name}", "meaning", "disproof", (), (), (), 60.0, judge, "advice")
+
+
+def report(scene: Scene, *rules: Rule, graph: CausalGraph = GRAPH) -> Report:
+    return Engine(scene.history, rules=rules or RULES, graph=graph, clock=scene.clock).evaluate(
+        AgentSelf("", 0.0, 0.0, 0)
+    )[0]
+
+
+@pytest.mark.parametrize(
+    ("cause", "effect", "explained"),
+    [(0.06, 1.0, False), (0.49, 1.0, False), (0.5, 1.0, True), (1.0, 0.2, True), (None, 1.0, True), (0.06, None, True)],
+)
+def test_a_cause_explains_what_is_no_more_than_twice_its_size(
+    cause: float | None, effect: float | None, explained: bool
+) -> None:
+    """A pool that was used up by leaked connections was once blamed on 6 % steal."""
+    graph = CausalGraph((Link(("cause",), ("effect",), ""),))
+    found = report(
+        Scene().run(30), finding("cause", cause), finding("effect", effect, "critical"), graph=graph
+    ).findings
+    of_effect = next(f for f in found if f.rule == "effect")
+    assert of_effect.explained_by == ("cause" if explained else None)
+    assert of_effect.contributing == (() if explained else ("cause",))
+
+
+def test_a_small_cause_gives_way_to_the_next_that_is_large_enough() -> None:
+    graph = CausalGraph((Link(("small", "large"), ("effect",), ""),))
+    rules = (finding("small", 0.06), finding("large", 0.8), finding("effect", 1.0))
+    of_effect = next(f for f in report(Scene().run(30), *rules, graph=graph).findings if f.rule == "effect")
+    assert (of_effect.explained_by, of_effect.contributing) == ("large", ())
+
+
+def test_of_one_severity_the_one_to_which_most_is_lost_comes_first() -> None:
+    rules = (finding("a", 0.27), finding("b", 0.95), finding("c", None), finding("d", 0.1, "critical"))
+    found = report(Scene().run(30), *rules)
+    assert [f.rule for f in found.findings] == ["d", "b", "a", "c"]
+    assert found.verdict.startswith("Title of d")
+
+
+@pytest.mark.parametrize(
+    ("cause", "reason"),
+    [("contention", "other work on these CPUs"), ("hypervisor", "the host of this virtual machine")],
+)
+def test_cpu_that_is_missing_without_a_finding_is_a_warning_with_its_likeliest_reason(
+    cause: Cause, reason: str
+) -> None:
+    """It was once called HEALTHY beside "available only 41 %"."""
+    scene = Scene().run(120, spins=Burst((0.005, 0.003), burn=0.012, every=15.0), cause=cause)
+    if cause == "hypervisor":  # ticks of 10 ms: only a longer loss is one
+        scene.run(120, spins=Burst((0.014,) * 3, burn=0.13, every=15.0), cause=cause)
+    rules = [rule for rule in RULES if rule.id not in ("cpu_contended", "cpu_stolen")]
+    found = report(scene, *rules)
+    assert not found.findings
+    assert (found.status, found.conclusive) == ("warn", True)
+    assert reason in found.verdict
+    assert "short bursts" in found.verdict
+
+
+def test_what_was_not_looked_at_is_named_with_how_it_would_be() -> None:
+    scene = Scene().run(120)
+    assert "Looked at: CPU. Not looked at: database (postgres.targets" in report(scene).verdict
+    scene.history.add(PostgresReading(taken=scene.clock(), target="main", up=True))
+    scene.history.add(BacklogReading(taken=scene.clock(), target="stdout"))
+    assert "Looked at: CPU, database, logs." in report(scene).verdict
+    assert "Not looked at" not in report(scene).verdict
+
+
+def test_the_headline_is_of_the_last_two_minutes() -> None:
+    scene = Scene().run(120, spins=Burst((0.009,), burn=0.012, every=15.0), cause="contention")
+    scene.run(150, spins=Burst(every=15.0))
+    assert (
+        "Nothing takes the CPU away" in report(scene, *(rule for rule in RULES if rule.id != "cpu_contended")).verdict
+    )
+
+
+def test_a_finding_of_the_report_carries_what_contributes_to_it_as_json_does() -> None:
+    assert "contributing" in {
+        field.name for field in dataclasses.fields(report(Scene().run(30), finding("a", 0.1)).findings[0])
+    }

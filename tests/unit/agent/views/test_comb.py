@@ -1,0 +1,130 @@
+"""The clock of a CPU limit, from the ends of gaps: what lies on a comb, what does not, and what only looks like it."""
+
+from __future__ import annotations
+
+import random
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.views import comb
+from agent.views.comb import LEAST_ENDS, PERIODS, End, find, limit_cores
+from tests.unit.builders import spin
+
+TICK = 0.004
+
+
+def on_comb(
+    number: int,
+    period: float,
+    *,
+    jitter: float = 0.001,
+    phase: float = 0.037,
+    length: float | None = None,
+    seed: int = 1,
+) -> list[End]:
+    """Ends at one phase of the period, after bursts at irregular times."""
+    chance = random.Random(seed)
+    steps = accumulate(chance.randrange(3, 40) for _ in range(number))
+    gap = 0.8 * period if length is None else length
+    return [End(1000 + phase + n * period + chance.uniform(-jitter, jitter), gap) for n in steps]
+
+
+def on_ticks(number: int, *, tick: float = TICK, length: float = 0.02, seed: int = 1) -> list[End]:
+    """Ends wherever the scheduler lets a thread in: on its ticks, anywhere in a period."""
+    chance = random.Random(seed)
+    steps = accumulate(chance.randrange(int(0.5 / tick), int(3 / tick)) for _ in range(number))
+    return [End(1000 + n * tick + chance.uniform(0, 0.0003), length) for n in steps]
+
+
+def alike(number: int, seed: int) -> list[End]:
+    """Neighbours of a higher priority that work half of each 100 ms: the measured look-alike had 8 of 18 ends in one cell."""
+    chance = random.Random(seed)
+    held, others = on_comb(number, 0.1, seed=seed, length=0.05), on_ticks(number, seed=seed, length=0.05)
+    return sorted(a if chance.random() < 8 / 18 else b for a, b in zip(held, others, strict=True))
+
+
+@pytest.mark.parametrize("period", [0.1, 0.08, 0.25])
+@pytest.mark.parametrize("number", [LEAST_ENDS, 20, 200])
+def test_a_limit_is_known_by_its_clock_and_its_period(period: float, number: int) -> None:
+    found = find(on_comb(number, period), sorted(PERIODS, reverse=True)).comb
+    assert found is not None
+    assert found.period == period
+    assert found.phase == pytest.approx((1000.037) % period, abs=0.001)
+    assert found.chance <= comb.MOST_CHANCE
+
+
+def test_a_period_of_ten_milliseconds_takes_more_gaps_because_a_tick_is_nearly_half_of_it() -> None:
+    few, many = (find(on_comb(n, 0.01, jitter=0.0004)) for n in (LEAST_ENDS, 40))
+    assert few.comb is None
+    assert many.comb is not None
+    assert many.comb.period == 0.01
+
+
+@pytest.mark.parametrize("tick", [0.001, 0.002, 0.004])
+def test_what_neighbours_make_lies_on_no_comb(tick: float) -> None:
+    found = [find(on_ticks(25, tick=tick, seed=seed)) for seed in range(200)]
+    assert not [f.comb for f in found if f.comb is not None]
+    assert sum(f.on_no_comb for f in found) >= 190
+
+
+def test_a_few_gaps_decide_nothing() -> None:
+    found = find(on_comb(LEAST_ENDS - 1, 0.1))
+    assert found.comb is None
+    assert not found.on_no_comb
+
+
+def test_some_strays_leave_a_limit_what_it_is() -> None:
+    """13 of 17 were measured in gVisor: what neighbours make between two releases."""
+    ends = sorted(on_comb(13, 0.1) + on_ticks(4))
+    assert find(ends).comb is not None
+
+
+def test_beside_busy_neighbours_the_long_gaps_tell() -> None:
+    ends = sorted(on_comb(8, 0.1, length=0.08) + on_ticks(12, length=0.02))
+    found = find(ends).comb
+    assert found is not None
+    assert (found.hits, found.ends) == (8, 8)
+
+
+def test_neighbours_that_work_in_steps_of_the_same_period_are_no_limit() -> None:
+    convicted = sum(find(alike(18, seed)).comb is not None for seed in range(300))
+    assert convicted <= 6
+
+
+def test_a_limit_inside_a_limit_has_two_phases() -> None:
+    ends = sorted(on_comb(15, 0.1) + on_comb(13, 0.1, phase=0.071, seed=2))
+    found = find(ends).comb
+    assert found is not None
+    assert found.second_phase is not None
+    assert {round(found.phase, 2), round(found.second_phase, 2)} == {0.04, 0.07}
+    assert limit_cores(found, [spin(1000.0, burn=0.02, gaps=[0.08])]) is None, "whose size it would be is not known"
+
+
+def test_slow_drift_between_two_clocks_is_followed_by_the_newest_ends() -> None:
+    drifting = [End(end.at * (1 + 30e-6), end.length) for end in on_comb(2000, 0.1, jitter=0.0003)]
+    assert find(drifting).comb is not None
+
+
+@pytest.mark.parametrize(("period", "cores"), [(0.1, 0.05), (0.1, 0.2), (0.1, 0.5), (0.08, 0.25)])
+def test_the_size_of_the_limit_is_what_a_burst_got_from_a_release_to_the_next_stop(period: float, cores: float) -> None:
+    quota = cores * period
+    released = 1000.0 + 0.037
+    spins = []
+    for begin in (0.0, period * 0.3, period - quota / 2):  # the last one runs through a release into the next quota
+        start = released + begin
+        stop = released + period + quota if begin + quota > period else start + quota
+        end = released + (int((stop - released) / period) + 1) * period
+        window = spin(start, burn=stop - start, gaps=[end - stop])
+        spins.append(window._replace(ends=((end, end - stop),)))
+    found = find(on_comb(20, period)).comb
+    assert found is not None
+    assert limit_cores(found, spins) == pytest.approx(cores, rel=0.1)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1000)), max_size=40))
+def test_nothing_breaks_it(ends: list[tuple[float, float]]) -> None:
+    found = find(sorted(End(*end) for end in ends))
+    assert found.comb is None or not found.on_no_comb

@@ -1,0 +1,272 @@
+"""The search for the owners of connections: bounded in each slot, and made again as seldom as can be."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probes.app import search as process_search
+from probes.app.processes import (
+    MOST_PROCESSES,
+    NEW_SOCKETS_SECONDS,
+    SEARCH_AGAIN_SECONDS,
+    SEARCH_SECONDS,
+)
+from probes.app.search import MOST_LIGHT_ROUNDS, YOUNG, Found, Search
+from probes.reading import NoData
+from tests.unit.fake_kernel import FakeProcess
+from tests.unit.probes.app.processes.conftest import AGENT, Scene, find, parts
+
+
+@pytest.mark.parametrize("count", [process_search.MOST_LINKS_EACH, 1500])
+def test_huge_numbers_of_descriptors_are_bounded_and_said(scene: Scene, count: int) -> None:
+    scene.process(60, "proxy").holds(others=count)
+    told = scene.nothing()
+    assert f"no more than {process_search.MOST_LINKS_EACH} descriptors of 1 processes were looked at" in told.because
+    assert "app.process" in told.remedy
+    scene.process(61, "web").holds(71)  # the proxy does not hide it
+    assert scene.read(SEARCH_SECONDS).processes == {"web": 1}
+
+
+def test_a_part_is_bounded_begins_with_the_newest_and_the_next_one_goes_on(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_search, "MOST_STEPS", 100)
+    for pid in range(60, 64):
+        scene.process(pid, "proxy").holds(others=40)
+    web = scene.process(50, "web").holds(71)
+    search = Search(scene.fake.root)
+    first, second = parts(search, {71})  # 44 steps for each proxy; the one that the bound cut short is looked at again
+    assert (first.pids, second) == ((), Found((50,)))
+    assert "no more than 92 descriptors of 2 processes" in first.because
+    assert parts(search, {71}) == [Found((50,))]  # who was the owner comes first
+    scene.nothing()
+    assert scene.read().processes == {"web": 1}
+    web.end()
+    scene.process(90, "web").holds(71)
+    assert parts(search, {71})[0] == Found((90,))
+
+
+def test_ids_that_began_anew_are_those_of_the_newest_processes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_search, "MOST_STEPS", 50)
+    for pid in (70, 30_000, 30_001):
+        scene.process(pid, "daemon").holds(others=40)
+    scene.process(60, "web").holds(71)
+    (scene.fake.root / "proc/loadavg").write_text("0.20 0.18 0.12 1/80 65\n")  # 65 was given last: 70 is older
+    assert parts(Search(scene.fake.root), {71}) == [Found((60,))]
+    (scene.fake.root / "proc/loadavg").write_text("0.20 0.18 0.12 1/80 31000\n")
+    assert len(parts(Search(scene.fake.root), {71})) > 1
+
+
+def test_an_owner_that_held_no_connection_for_a_while_still_comes_first(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_search, "MOST_STEPS", 100)
+    scene.process(60, "web").holds(71)
+    search = Search(scene.fake.root)
+    parts(search, {71})
+    for pid in range(900, 910):
+        scene.process(pid, "shell").holds(others=40)
+    assert parts(search, {99})[-1].pids == ()
+    assert parts(search, {71}) == [Found((60,))]
+
+
+def test_those_made_beside_an_owner_come_before_newer_ones(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_search, "MOST_STEPS", 100)
+    scene.process(60, "web").holds(71)
+    search = Search(scene.fake.root)
+    parts(search, {71})
+    scene.process(61, "worker").holds(72)
+    for pid in range(900, 910):
+        scene.process(pid, "shell").holds(others=40)
+    assert parts(search, {71, 72}) == [Found((60, 61))]
+
+
+def test_until_a_round_ends_the_owners_of_the_one_before_count(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_search, "MOST_STEPS", 100)
+    old = scene.process(60, "web").holds(71)
+    other = scene.process(61, "cron").holds(72)
+    search = Search(scene.fake.root)
+    assert parts(search, {71, 72})[-1].pids == (61, 60)
+    (other.directory / "fd/0").unlink()  # it has closed its connection and lives on
+    for pid in range(30, 36):
+        scene.process(pid, "shell").holds(others=90)
+    told = [found.pids for found in parts(search, {71, 99})]
+    assert len(told) > 2
+    assert told == [(61, 60)] * (len(told) - 1) + [(60,)]
+    old.end()
+    assert parts(search, {99})[0].pids == ()
+
+
+def test_a_round_in_vain_is_made_again_less_often_and_new_processes_are_looked_at_meanwhile(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pid in range(100, 100 + 10 * YOUNG):
+        scene.process(pid, "shell").holds(others=2)
+    search = Search(scene.fake.root)
+    count, links = counted(monkeypatch), []
+    for _ in range(10):
+        told = parts(search, {71})[-1]
+        assert f"none of the {10 * YOUNG} other processes" in told.because
+        links.append(count())
+    whole = links[0]
+    assert [taken == whole for taken in links] == [True, True, False, True, False, False, False, True, False, False]
+    assert max(taken for taken in links if taken != whole) < whole / 5
+    scene.process(9000, "web").holds(71)
+    assert parts(search, {71}) == [Found((9000,))]
+    for _ in range(MOST_LIGHT_ROUNDS + 1):
+        assert parts(search, {71, 72})[-1].pids == (9000,)
+    assert parts(search, {71}) == [Found((9000,))]
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many links were read and directories opened since it was asked the last time."""
+    calls: list[str] = []
+
+    def counting(work: Callable[..., Any]) -> Callable[..., Any]:
+        def done(path: Any, *more: Any) -> Any:
+            calls.append(path)
+            return work(path, *more)
+
+        return done
+
+    for name in ("readlink", "scandir"):
+        monkeypatch.setattr(os, name, counting(getattr(os, name)))
+
+    def take() -> int:
+        number = len(calls)
+        calls.clear()
+        return number
+
+    return take
+
+
+@pytest.mark.parametrize(("owner", "most"), [(1000, 4), (1599, 1)], ids=["oldest", "newest"])
+def test_among_600_processes_the_owner_is_found_and_each_slot_does_a_bounded_part(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, owner: int, most: int
+) -> None:
+    """A third are kernel threads, which have no descriptors, a third have 20, a third are in another network namespace."""
+    for pid in (AGENT, *range(1000, 1600)):
+        process = FakeProcess(scene.fake, pid, "daemon")
+        (process.directory / "ns").mkdir()
+        (process.directory / "ns/net").symlink_to("net:[2]" if pid % 3 == 2 and pid != AGENT else "net:[1]")
+        if pid % 3 == 0:
+            process.holds(others=20)
+    FakeProcess(scene.fake, owner, "app").holds(71, others=20)
+    count, taken = counted(monkeypatch), []
+    found: Mapping[str, float] = {}
+    while not found:
+        with suppress(NoData):
+            found = scene.read().processes or {}
+        taken.append(count())
+        assert len(taken) <= most
+    assert found == {"app": 1}
+    # The bound, a process that begins within it, and the few links of the look at those who were found.
+    assert max(taken) <= process_search.MOST_STEPS + process_search.MOST_LINKS_EACH
+
+
+def test_other_network_namespaces_are_passed_over(scene: Scene) -> None:
+    for pid, network in ((AGENT, "net:[1]"), (60, "net:[1]"), (61, "net:[2]"), (62, "net:[2]")):
+        process = FakeProcess(scene.fake, pid, "web")
+        (process.directory / "ns").mkdir()
+        (process.directory / "ns/net").symlink_to(network)
+    FakeProcess(scene.fake, 60, "web").holds(71)
+    FakeProcess(scene.fake, 61, "web").holds(71)
+    FakeProcess(scene.fake, 62, "web").holds(others=600)
+    assert find(scene, {71}) == Found((60,))
+    assert "descriptors" not in find(scene, {72}).because
+
+
+def test_a_part_is_bounded_in_processes_too(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_search, "MOST_STEPS", 3 * (1 + process_search.OPENING_STEPS))
+    for pid in range(60, 66):
+        scene.process(pid, "shell")
+    search = Search(scene.fake.root)
+    first, second = (asyncio.run(search.search_on({71})) for _ in range(2))
+    assert "of 3 processes" in first.because
+    assert "none of the 6 other processes" in second.because
+
+
+def test_a_scan_lets_the_event_loop_go_on(scene: Scene) -> None:
+    scene.process(60, "proxy").holds(others=500)
+
+    async def count() -> int:
+        turns = 0
+        scan = asyncio.create_task(Search(scene.fake.root).search_on({71}))
+        while not scan.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return turns
+
+    assert asyncio.run(count()) >= 500 // process_search.STEPS_AT_ONCE
+
+
+def test_of_many_processes_eight_are_watched_and_the_rest_is_counted(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, process="web")
+    for pid in range(60, 75):
+        scene.process(pid, "web")
+    reading = scene.read()
+    assert (reading.processes, reading.left_out) == ({"web": MOST_PROCESSES}, 15 - MOST_PROCESSES)
+
+
+def test_the_search_is_rare_and_sooner_when_one_is_gone(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = scene.process(60, "web").holds(71)
+    idle = scene.process(59, "idle")
+    count = counted(monkeypatch)
+    scene.read()
+    searched = count()
+    idle.holds(71)
+    assert scene.read(SEARCH_SECONDS / 2).processes == {"web": 1}
+    assert count() < searched
+    assert scene.read(SEARCH_SECONDS / 2).processes == {"web": 1}  # it is looked at first, and holds all
+    old.end()
+    scene.nothing(1.0)
+    assert scene.read(SEARCH_AGAIN_SECONDS).processes == {"idle": 1}
+
+
+def test_for_a_new_socket_new_processes_are_looked_at_soon_and_old_ones_at_the_next_search(scene: Scene) -> None:
+    scene.process(60, "web").holds(71)
+    idle = scene.process(30, "idle")
+    for pid in range(100, 100 + YOUNG):
+        young = scene.process(pid, "shell")
+    scene.inodes = {71, 99}
+    assert scene.read().processes == {"web": 1}
+    scene.process(61, "late").holds(72)
+    scene.inodes = {71, 72}
+    assert scene.read(NEW_SOCKETS_SECONDS).processes == {"web": 1, "late": 1}
+    scene.inodes = {71, 72, 73}
+    assert scene.read(NEW_SOCKETS_SECONDS).processes == {"web": 1, "late": 1}
+    idle.holds(74)
+    scene.inodes = {71, 72, 74}
+    assert scene.read(NEW_SOCKETS_SECONDS).processes == {"web": 1, "late": 1}  # it is old and held none
+    young.holds(75)
+    scene.inodes = {71, 72, 74, 75}
+    assert scene.read(NEW_SOCKETS_SECONDS).processes == {
+        "web": 1,
+        "late": 1,
+        "shell": 1,
+    }  # it had not come to connecting yet
+    assert scene.read(SEARCH_SECONDS).processes == {"web": 1, "late": 1, "shell": 1, "idle": 1}
+
+
+def test_sockets_that_come_and_go_cost_a_search_of_the_owners_and_not_at_all_processes(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.process(60, "web").holds(71, others=5)
+    for pid in range(100, 200):
+        scene.process(pid, "shell").holds(others=10)
+    scene.inodes = {71, 1000}  # the second one is closed before anybody can be found
+    count, taken = counted(monkeypatch), []
+    for number in range(1001, 1041):
+        assert scene.read().processes == {"web": 1}
+        taken.append(count())
+        scene.inodes = {71, number}
+    whole = max(taken)
+    assert whole > 1000
+    assert sum(links > whole / 2 for links in taken) <= 2 + 40 * 10.0 / SEARCH_SECONDS / (MOST_LIGHT_ROUNDS + 1) + 1

@@ -1,0 +1,551 @@
+"""Connections per endpoint from made-up dumps: groups, rates, reuse, cuts and refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import errno
+import os
+import socket
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.settings.load import Config, history_bytes
+from probes.labels import OTHER
+from probes.reading import NoData, specs
+from probes.sockets.classify import GROUPS, UNREAD_SECONDS, classify
+from probes.sockets.connections import (
+    BETWEEN_SECONDS,
+    MOST_ENDPOINTS,
+    REFUSED_SECONDS,
+    ConnectionsProbe,
+    ConnectionsReading,
+    sockets_of_this_process,
+)
+from probes.sockets.registration import READING_BYTES, Connections
+from probes.sockets.tcp_info import ESTABLISHED, SYN_SENT, Dump, Remote, Socket, TcpInfo
+from tests.unit.builders import FakeClock
+
+DB = "10.0.0.9:5432"
+RATES = ("round_trips_per_second", "busiest_round_trips_per_second", "new_connections_per_second", "replies_per_second")
+#: Request and reply in one tick of the kernel's clock.
+TIE = {"last_data_sent_seconds": 5.0, "last_data_recv_seconds": 5.0}
+GROWTH = (*RATES, "request_bytes", "retransmits")
+
+
+def sock(number: int = 1, *, host: str = "10.0.0.9", port: int = 5432, **known: Any) -> Socket:
+    """A connection told by its number; fields of Socket and of TcpInfo by name."""
+    fields = {name: known.pop(name) for name in ("rqueue", "wqueue", "state", "inode") if name in known}
+    info: dict[str, Any] = {
+        "unacked": 0, "last_data_sent_seconds": 1.0, "last_data_recv_seconds": 0.9, "min_rtt_seconds": 0.001,
+        "data_segs_out": 0, "bytes_acked": 1, "retransmits": 0,
+    }  # fmt: skip
+    plain = Socket(socket.AF_INET, ESTABLISHED, "10.0.0.2", 40000 + number, host, port, 0, 0, 1000, 7000 + number)
+    return plain._replace(**fields, info=TcpInfo(**(info | known)))
+
+
+def blank(number: int = 1, rqueue: int = 0) -> Socket:
+    return sock(number, rqueue=rqueue)._replace(info=TcpInfo())
+
+
+#: What it takes several samples to tell.
+ONE_LOOK = {"fleeting_per_second"}
+
+
+class Source:
+    """Hands out what it holds, or refuses with it, and counts the questions."""
+
+    def __init__(self, now: Dump | OSError) -> None:
+        self.now, self.asked = now, 0
+
+    def __call__(self, wanted: Collection[Remote]) -> Dump:
+        self.asked += 1
+        self.wanted = list(wanted)
+        if isinstance(self.now, OSError):
+            raise self.now
+        return self.now
+
+
+class Scene:
+    """A probe with its clock and its two sources."""
+
+    def __init__(self, *sockets: Socket, **settings: Any) -> None:
+        self.clock = FakeClock()
+        self.netlink, self.table = (
+            Source(Dump(sockets)),
+            Source(FileNotFoundError(errno.ENOENT, "gone", "/proc/net/tcp")),
+        )
+        self.closed = Source(Dump(()))
+        arguments: dict[str, Any] = {
+            "netlink": self.netlink,
+            "closed": self.closed,
+            "table": self.table,
+            "opened": lambda: None,
+            "clock": self.clock,
+            "own_inodes": set,
+        } | settings
+        self.probe = ConnectionsProbe(**arguments)
+
+    def read(self, *sockets: Socket, after: float = 2.0, missing: str = "") -> ConnectionsReading:
+        self.clock.advance(after)
+        self.netlink.now = Dump(sockets, missing)
+        return self.again()
+
+    def again(self) -> ConnectionsReading:
+        return asyncio.run(self.probe.read())
+
+
+# ---- one sample
+
+
+@pytest.mark.parametrize(
+    ("known", "group"),
+    [
+        ({"rqueue": 9, "last_data_recv_seconds": 0.021}, "unread"),
+        ({"rqueue": 9, "last_data_recv_seconds": UNREAD_SECONDS}, "idle"),
+        ({"rqueue": 9, "last_data_recv_seconds": 0.5, "unacked": 1}, "unread"),
+        ({"last_data_sent_seconds": 0.1, "last_data_recv_seconds": 0.2}, "waiting"),
+        ({**TIE}, "idle"),
+        ({**TIE, "last_ack_recv_seconds": 5.0}, "idle"),
+        ({**TIE, "last_ack_recv_seconds": 4.96}, "waiting"),
+        ({**TIE, "last_ack_recv_seconds": 0.1}, "idle"),
+        ({**TIE, "data_segs_out": 1, "data_segs_in": 0}, "waiting"),
+        ({**TIE, "data_segs_out": 0, "data_segs_in": 0}, "idle"),
+        ({**TIE, "data_segs_out": 1, "data_segs_in": 1}, "idle"),
+        ({"last_data_sent_seconds": 0.2, "last_data_recv_seconds": 0.1}, "idle"),
+        ({"last_data_sent_seconds": 0.01, "last_data_recv_seconds": 0.015, "rqueue": 9}, "idle"),
+        ({"unacked": 1}, "waiting"),
+        ({"state": SYN_SENT, "unacked": 1}, "waiting"),
+        ({"unacked": None}, "idle"),
+        ({"last_data_recv_seconds": None, "rqueue": 9}, None),
+        ({"last_data_sent_seconds": None}, None),
+    ],
+)  # fmt: skip
+def test_a_connection_is_in_one_group(known: dict[str, Any], group: str | None) -> None:
+    assert classify(sock(**known)) == group
+
+
+def test_one_sample_gives_shares_queues_and_the_shortest_round_trip_per_endpoint() -> None:
+    reading = Scene().read(
+        sock(1, rqueue=100, min_rtt_seconds=0.002),
+        sock(2, rqueue=50, last_data_recv_seconds=0.001),
+        sock(3, unacked=1, min_rtt_seconds=None, data_segs_out=1),
+        sock(4),
+        sock(5, host="2001:db8::9", min_rtt_seconds=None),
+    )
+    other = "[2001:db8::9]:5432"
+    assert reading.connections == {DB: 4, other: 1}
+    assert (reading.unread_ratio, reading.waiting_ratio) == ({DB: 0.25, other: 0}, {DB: 0.25, other: 0})
+    assert reading.idle_ratio == {DB: 0.5, other: 1}
+    assert reading.unread_bytes == {DB: 150, other: 0}
+    assert reading.min_rtt_seconds == {DB: 0.001}
+    assert reading.waiting_seconds == {DB: 1.0}
+    assert set(reading.unseen) == {*GROWTH, *ONE_LOOK}
+
+
+def test_several_samples_make_one_share_and_the_last_one_counts_the_connections() -> None:
+    samples = [(sock(1, rqueue=9), sock(2)), (sock(1, unacked=1), sock(2)), (sock(1, unacked=1),)]
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        scene.netlink.now = Dump(samples[len(slept)])
+
+    scene = Scene(samples=3, sleep=sleep)
+    reading = scene.read(*samples[0])
+    assert reading.connections == {DB: 1}
+    assert (reading.unread_ratio, reading.waiting_ratio, reading.idle_ratio) == ({DB: 0.2}, {DB: 0.4}, {DB: 0.4})
+    assert len(slept) == 2
+    assert all(BETWEEN_SECONDS[0] <= seconds <= BETWEEN_SECONDS[1] for seconds in slept)
+
+
+@pytest.mark.parametrize(
+    ("samples", "fleeting"),
+    [
+        ((), {}),
+        (((1, 2), (1, 2), (1, 2)), {DB: 0.0}),
+        (((1,), (1, 2, 3), (1,)), {DB: 10.0}),
+        (((1, 2), (1,), (1,)), {DB: 0.0}),  # it may have stood for long
+        (((1,), (1,), (1, 2)), {DB: 0.0}),  # it may stay
+        (((), (1, 2), (2,)), {DB: 5.0}),
+        (((1, 2), (3,), (2,)), {DB: 5.0}),  # an idle pool hides behind no other
+    ],
+    ids=str,
+)  # fmt: skip
+def test_who_stood_at_one_sample_and_at_neither_of_its_neighbours_came_and_went(
+    samples: Sequence[Sequence[int]], fleeting: dict[str, float]
+) -> None:
+    seen = [tuple(sock(number) for number in sample) for sample in samples] or [()] * 3
+    scene = Scene(samples=3, sleep=lambda _: next_sample())
+    turn = iter(seen[1:])
+
+    async def next_sample() -> None:
+        scene.clock.advance(0.1)
+        scene.netlink.now = Dump(next(turn))
+
+    assert scene.read(*seen[0]).fleeting_per_second == pytest.approx(fleeting)
+
+
+@pytest.mark.parametrize(
+    ("opened", "sockets", "asked"),
+    [((7, 7), (), 1), ((7, 8), (), 3), ((7, 7), (sock(),), 3), ((None, None), (), 3), ((7, None), (), 3)],
+    ids=["none and none begun", "one was begun", "there is one", "not told", "no longer told"],
+)
+def test_a_read_takes_one_sample_where_there_is_no_connection_and_none_was_begun(
+    opened: tuple[int | None, int | None], sockets: tuple[Socket, ...], asked: int
+) -> None:
+    async def sleep(_: float) -> None:
+        scene.clock.advance(0.1)
+
+    told = iter(opened)
+    scene = Scene(samples=3, sleep=sleep, opened=lambda: next(told))
+    scene.again()
+    assert scene.netlink.asked == 3  # nobody knows yet what was begun before
+    reading = scene.read(*sockets)
+    assert scene.netlink.asked == 3 + asked
+    assert reading.fleeting_per_second == dict.fromkeys((DB,) if sockets else (), 0.0)
+    assert "fleeting_per_second" not in reading.unseen
+
+
+def test_a_connection_that_is_being_made_has_sent_nothing_and_its_wait_is_not_known() -> None:
+    reading = Scene().read(sock(state=SYN_SENT, unacked=1, data_segs_out=0, last_data_sent_seconds=916.0))
+    assert reading.waiting_ratio == {DB: 1.0}
+    assert reading.waiting_seconds == {}
+
+
+def test_an_idle_connection_that_was_just_opened_with_a_password_does_not_wait() -> None:
+    tie: dict[str, Any] = {**TIE, "data_segs_out": 4, "data_segs_in": 4, "segs_in": 8}
+    scene = Scene()
+    for _ in range(2):
+        assert scene.read(sock(**tie)).idle_ratio == {DB: 1.0}
+
+
+def test_who_waited_and_has_had_no_data_since_still_waits_after_a_keep_alive() -> None:
+    scene = Scene()
+    tie: dict[str, Any] = {**TIE, "data_segs_out": 5, "data_segs_in": 5}
+    assert scene.read(sock(**tie, last_ack_recv_seconds=4.96)).waiting_ratio == {DB: 1.0}
+    assert scene.read(sock(**tie, last_ack_recv_seconds=0.1)).waiting_ratio == {DB: 1.0}
+    assert scene.read(sock(**{**tie, "data_segs_in": 6}, last_ack_recv_seconds=0.1)).waiting_ratio == {DB: 0.0}
+
+
+@pytest.mark.parametrize(
+    ("acknowledged", "replies", "group"),
+    [(10, 10, "waiting"), (1, 10, "idle"), (10, 400, "idle")],
+    ids=["slow ones", "quick ones", "large replies"],
+)
+def test_queries_back_to_back_are_told_from_quick_ones_by_their_acknowledgements(
+    acknowledged: int, replies: int, group: str
+) -> None:
+    """Request and reply share a tick in both, and all is acknowledged."""
+    scene = Scene()
+    tie: dict[str, Any] = {**TIE}
+    scene.read(sock(**tie, data_segs_out=5, data_segs_in=5, segs_in=5))
+    reading = scene.read(sock(**tie, data_segs_out=15, data_segs_in=5 + replies, segs_in=5 + replies + acknowledged))
+    assert getattr(reading, f"{group}_ratio") == {DB: 1.0}
+
+
+def test_connections_that_came_and_went_are_counted_by_what_they_leave_for_a_minute() -> None:
+    scene = Scene()
+    scene.closed.now = Dump(tuple(sock(n, state=6) for n in range(30)))
+    assert scene.read().closed_per_second == {DB: 0.5}
+    scene.closed.now = OSError(errno.EPERM, "Operation not permitted")
+    reading = scene.read(sock())
+    assert reading.closed_per_second is None
+    assert "NETLINK_SOCK_DIAG" in reading.unseen["closed_per_second"]
+
+
+def test_the_busiest_connection_is_told_apart_from_the_sum() -> None:
+    scene = Scene()
+    scene.read(sock(1), sock(2))
+    scene.clock.advance(10.0)
+    reading = scene.read(sock(1, data_segs_out=900), sock(2, data_segs_out=100))
+    assert reading.round_trips_per_second is not None
+    assert reading.busiest_round_trips_per_second is not None
+    assert reading.busiest_round_trips_per_second[DB] == pytest.approx(0.9 * reading.round_trips_per_second[DB])
+
+
+def test_at_first_nothing_that_needs_a_comparison_is_known() -> None:
+    reading = Scene().read(sock(data_segs_out=500))
+    assert reading.seconds == 0.0
+    for name in GROWTH:
+        assert getattr(reading, name) is None
+        assert "first reading" in reading.unseen[name]
+
+
+def test_without_connections_everything_is_known_and_empty() -> None:
+    scene = Scene(targets={"main": [("10.0.0.9", 5432)]})
+    scene.read()
+    reading = scene.read()
+    assert set(reading.unseen) == ONE_LOOK
+    assert reading.connections == {"main": 0}
+    others = {spec.name for spec in specs(ConnectionsReading)} - {"connections", *ONE_LOOK}
+    assert all(getattr(reading, name) == {} for name in others)
+
+
+def test_what_the_kernel_reports_of_no_connection_is_none_with_a_reason() -> None:
+    reading = Scene().read(blank(rqueue=9))
+    assert (reading.connections, reading.unread_bytes) == ({DB: 1}, {DB: 9})
+    for name in ("min_rtt_seconds", *(f"{group}_ratio" for group in GROUPS)):
+        assert getattr(reading, name) is None
+        assert "does not report" in reading.unseen[name]
+
+
+# ---- endpoints
+
+
+def test_named_endpoints_get_their_name_and_what_is_asked_for_is_no_more_than_needed() -> None:
+    names = {"main": [("10.0.0.9", 5432), ("::ffff:10.0.0.8", 6432)], "cache": [("2001:DB8::0:9", 6379)]}
+    scene = Scene(targets=names)
+    reading = scene.read(
+        sock(1), sock(2, host="10.0.0.8", port=6432), sock(3, host="2001:db8::9", port=6379), sock(4, host="10.0.0.7")
+    )
+    assert reading.connections == {"main": 2, "cache": 1, "10.0.0.7:5432": 1}
+    assert scene.netlink.wanted == [("", 5432), ("10.0.0.8", 6432), ("2001:db8::9", 6379)]
+
+
+def test_beyond_the_bound_the_named_and_the_busiest_keep_their_labels() -> None:
+    scene = Scene(targets={"quiet": [("10.0.0.9", 5432)]})
+    crowd = [sock(n, host=f"10.1.0.{n}") for n in range(1, MOST_ENDPOINTS + 3)]
+    reading = scene.read(sock(200), sock(201, host="10.1.0.34"), *crowd)
+    assert reading.connections is not None
+    assert len(reading.connections) == MOST_ENDPOINTS + 1
+    assert (reading.connections["quiet"], reading.connections["10.1.0.34:5432"], reading.connections[OTHER]) == (
+        1,
+        2,
+        3,
+    )
+    assert sum(reading.connections.values()) == len(crowd) + 2
+
+
+@pytest.mark.parametrize(
+    ("targets", "why"),
+    [
+        ({"db": [("db.example", 5432)]}, "not an IP address"),
+        ({str(n): [("10.0.0.9", n)] for n in range(MOST_ENDPOINTS + 1)}, "33 endpoints are named"),
+        ({"db": [("10.0.0.9", n) for n in range(300)]}, "more than 256"),
+    ],
+)
+def test_endpoints_that_cannot_be_watched_are_a_value_error_and_change_nothing(
+    targets: dict[str, list[Remote]], why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        ConnectionsProbe(targets=targets)
+    scene = Scene(targets={"main": [("10.0.0.9", 5432)]})
+    with pytest.raises(ValueError, match=why):
+        scene.probe.watch(targets)
+    assert scene.read(sock()).connections == {"main": 1}
+
+
+def test_connections_that_were_not_watched_before_add_nothing_and_are_not_new() -> None:
+    scene = Scene()
+    scene.read(sock(1, data_segs_out=10))
+    scene.probe.watch({"late": [("10.0.0.8", 443)]})
+    now = (sock(1, data_segs_out=14), sock(2, host="10.0.0.8", port=443, data_segs_out=9000, retransmits=3))
+    reading = scene.read(*now)
+    assert reading.round_trips_per_second == {DB: 2, "late": 0}
+    assert reading.retransmits == {DB: 0, "late": 0}
+    assert reading.new_connections_per_second is None
+    assert "other addresses" in reading.unseen["new_connections_per_second"]
+    scene.probe.watch({"late": [("10.0.0.8", 443)]})
+    assert scene.read(*now).new_connections_per_second == {DB: 0, "late": 0}
+
+
+def test_the_agents_own_connections_are_left_out() -> None:
+    reading = Scene(own_inodes=lambda: {7001}).read(sock(1), sock(2))
+    assert reading.connections == {DB: 1}
+
+
+def test_this_process_knows_its_sockets_by_inode() -> None:
+    with socket.socket() as held:
+        inode = os.fstat(held.fileno()).st_ino
+        assert inode in sockets_of_this_process()
+    assert inode not in sockets_of_this_process()
+
+
+def test_the_history_reserves_what_a_reading_of_many_endpoints_takes() -> None:
+    async def sleep(_: float) -> None:
+        scene.clock.advance(0.1)
+
+    scene = Scene(samples=3, sleep=sleep)
+    crowd = [f"2001:db88:1234:5678:9abc:def0:1{n:03x}:fff1" for n in range(1, MOST_ENDPOINTS + 3)]  # no shorter form
+    for sent in (1000, 3000):
+        reading = scene.read(
+            *(sock(n, host=h, unacked=1, data_segs_out=sent * n, data_segs_in=sent * n) for n, h in enumerate(crowd, 1))
+        )
+    assert reading.unseen == {}
+    size = size_of(reading, set())
+    assert READING_BYTES / 2 < size <= READING_BYTES, size
+    settings = Config(connections=Connections(every_seconds=10.0))
+    assert history_bytes(settings) > settings.history.seconds / 10.0 * size
+
+
+def size_of(thing: Any, seen: set[int]) -> int:
+    """Bytes of a reading, with all that it holds."""
+    if thing is None or id(thing) in seen:
+        return 0
+    seen.add(id(thing))
+    parts = (*thing.keys(), *thing.values()) if isinstance(thing, Mapping) else ()
+    if isinstance(thing, ConnectionsReading):
+        parts = tuple(getattr(thing, field.name) for field in dataclasses.fields(thing))
+    return sys.getsizeof(thing) + sum(size_of(part, seen) for part in parts)
+
+
+# ---- two samples
+
+
+def test_growth_is_reported_per_second_and_per_round_trip() -> None:
+    scene = Scene()
+    scene.read(sock(1, data_segs_out=10, bytes_acked=1000, retransmits=2, data_segs_in=8), sock(2, data_segs_out=5))
+    reading = scene.read(
+        sock(1, data_segs_out=30, bytes_acked=1900, retransmits=5, data_segs_in=18),
+        sock(2, data_segs_out=5),
+        sock(3, data_segs_out=10, bytes_acked=301),
+        after=4.0,
+    )
+    assert reading.seconds == 4.0
+    assert reading.round_trips_per_second == {DB: 7.5}
+    assert reading.replies_per_second == {DB: 2.5}
+    assert reading.request_bytes == {DB: 40}
+    assert reading.new_connections_per_second == {DB: 0.25}
+    assert reading.retransmits == {DB: 3}
+    assert set(reading.unseen) == ONE_LOOK
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        sock(1, inode=9999, data_segs_out=50, bytes_acked=501),
+        sock(1, data_segs_out=50, bytes_acked=501),
+        sock(1, data_segs_out=50, bytes_acked=501, retransmits=0),
+    ],
+    ids=["another inode", "fewer segments", "fewer retransmissions"],
+)
+def test_a_port_that_is_used_again_is_a_new_connection(now: Socket) -> None:
+    scene = Scene()
+    scene.read(sock(1, data_segs_out=100, bytes_acked=900, retransmits=4))
+    reading = scene.read(now, after=1.0)
+    assert reading.new_connections_per_second == {DB: 1}
+    assert (reading.round_trips_per_second, reading.request_bytes) == ({DB: 50}, {DB: 10})
+    assert reading.retransmits == {DB: 0}
+
+
+@pytest.mark.parametrize("after", [0.0, -5.0])
+def test_a_clock_that_does_not_advance_leaves_no_rate_and_the_next_one_counts_from_there(after: float) -> None:
+    scene = Scene()
+    scene.read(sock(data_segs_out=10))
+    reading = scene.read(sock(data_segs_out=20, retransmits=1), after=after)
+    assert (reading.seconds, reading.retransmits) == (0.0, {DB: 1})
+    for name in RATES:
+        assert getattr(reading, name) is None
+        assert "no time has passed" in reading.unseen[name]
+    assert scene.read(sock(data_segs_out=24, retransmits=1)).round_trips_per_second == {DB: 2}
+
+
+def test_when_nothing_was_sent_there_is_no_size_of_a_request() -> None:
+    scene = Scene()
+    scene.read(sock())
+    reading = scene.read(sock())
+    assert (reading.round_trips_per_second, reading.request_bytes) == ({DB: 0}, None)
+    assert "no segment" in reading.unseen["request_bytes"]
+
+
+def test_an_old_kernel_leaves_out_what_it_does_not_count() -> None:
+    scene = Scene()
+    scene.read(sock(data_segs_out=None))
+    reading = scene.read(sock(data_segs_out=None, retransmits=2))
+    assert (reading.retransmits, reading.round_trips_per_second) == ({DB: 2}, None)
+    assert "does not report" in reading.unseen["round_trips_per_second"]
+
+
+def test_a_cut_dump_is_reported_and_makes_no_connection_new() -> None:
+    scene = Scene()
+    cut = scene.read(sock(1), missing="only the first 1 were read")
+    assert (cut.connections, cut.unseen["connections"]) == ({DB: 1}, "only the first 1 were read")
+    reading = scene.read(sock(1, data_segs_out=2), sock(2, data_segs_out=9000))
+    assert (reading.round_trips_per_second, reading.new_connections_per_second) == ({DB: 1}, None)
+    assert "only the first" in reading.unseen["new_connections_per_second"]
+    assert scene.read(sock(1), sock(2), sock(3)).new_connections_per_second == {DB: 1.5}  # 1 and 2 began anew
+
+
+# ---- refusals
+
+
+def test_in_gvisor_nobody_is_asked() -> None:
+    scene = Scene(sock(), gvisor=lambda: True)
+    with pytest.raises(NoData, match="gVisor") as caught:
+        scene.again()
+    assert "pool" in caught.value.remedy
+    assert "gen2" not in caught.value.remedy  # who pins it gets other start-up times, and no more to see
+    assert (scene.netlink.asked, scene.table.asked) == (0, 0)
+
+
+def test_without_netlink_the_tables_give_queues_and_the_rest_is_none_with_the_refusal() -> None:
+    scene = Scene()
+    scene.netlink.now, scene.table.now = (
+        PermissionError(errno.EPERM, "Operation not permitted"),
+        Dump((blank(rqueue=9),)),
+    )
+    scene.again()
+    scene.clock.advance(2.0)
+    scene.table.now = Dump((blank(rqueue=9), blank(2)))
+    reading = scene.again()
+    known = {"connections": {DB: 2}, "unread_bytes": {DB: 9}, "new_connections_per_second": {DB: 0.5}}
+    for spec in specs(ConnectionsReading):
+        assert getattr(reading, spec.name) == known.get(spec.name)
+        assert spec.name in known or reading.unseen[spec.name]
+    assert "Operation not permitted" in reading.unseen["unread_ratio"]
+    assert "higher cost" in reading.unseen["unread_ratio"]
+
+
+def test_netlink_is_asked_again_only_after_a_while() -> None:
+    scene = Scene()
+    scene.netlink.now, scene.table.now = FileNotFoundError(errno.ENOENT, "No such file"), Dump((blank(),))
+    scene.again()
+    scene.clock.advance(REFUSED_SECONDS - 1)
+    assert scene.again().unread_ratio is None
+    assert scene.netlink.asked == 1
+    assert scene.read(sock(), after=1.0).unread_ratio == {DB: 0}
+    assert scene.read(sock()).unread_ratio == {DB: 0}
+    assert (scene.netlink.asked, scene.table.asked) == (3, 2)
+
+
+def test_with_neither_there_is_no_data_with_both_reasons() -> None:
+    scene = Scene()
+    scene.netlink.now = PermissionError(errno.EPERM, "Operation not permitted")
+    for _ in range(2):
+        with pytest.raises(NoData, match=r"Operation not permitted; /proc/net/tcp: gone") as caught:
+            scene.again()
+        assert caught.value.remedy
+    assert scene.netlink.asked == 1
+
+
+# ---- whatever comes
+
+COUNT = st.none() | st.integers(0, 5)
+SECONDS = st.none() | st.sampled_from((0.0, 0.01, 0.02, 0.5, 4e6))
+SOCKETS = st.builds(
+    sock, st.integers(1, 3), host=st.sampled_from(("10.0.0.9", "::1")), rqueue=st.integers(0, 2), unacked=COUNT,
+    data_segs_out=COUNT, bytes_acked=COUNT, retransmits=COUNT, last_data_sent_seconds=SECONDS,
+    last_data_recv_seconds=SECONDS, min_rtt_seconds=SECONDS,
+)  # fmt: skip
+SAMPLES = st.tuples(st.lists(SOCKETS, max_size=4), st.sampled_from((-1.0, 0.0, 2.0)), st.sampled_from(("", "cut")))
+
+
+@given(samples=st.lists(SAMPLES, max_size=4))
+@settings(max_examples=60)
+def test_every_field_is_a_mapping_of_numbers_not_below_zero_or_none_with_a_reason(
+    samples: list[tuple[list[Socket], float, str]],
+) -> None:
+    scene = Scene()
+    for sockets, after, missing in samples:
+        reading = scene.read(*sockets, after=after, missing=missing)
+        for spec in specs(ConnectionsReading):
+            value = getattr(reading, spec.name)
+            assert reading.unseen[spec.name] if value is None else all(number >= 0 for number in value.values())
+        shares = [getattr(reading, f"{group}_ratio") or {} for group in GROUPS]
+        assert all(sum(share[end] for share in shares) == pytest.approx(1.0) for end in shares[0])
