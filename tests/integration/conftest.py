@@ -24,8 +24,9 @@ from typing import IO, Any, NamedTuple, TypeVar
 import psutil
 import pytest
 
-from probes import sock_diag
-from tests.lab import Unavailable
+from probes.sockets import netlink as sock_diag
+from tests.lab import builds, log_clients
+from tests.lab.postgres import installations
 from tests.lab.quota import CpuGroup
 
 
@@ -37,20 +38,6 @@ def pytest_configure() -> None:
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-#: These machines are shared.  A host that takes the CPU away for a few seconds, or neighbours that keep it busy, can
-#: spoil one run under a real quota; they cannot spoil three.  Other tests here start real processes too, which may come
-#: late for once, but not twice.  The summary names each test that was run again: a name that comes often is a fault.
-RERUNS_WITH_QUOTA, RERUNS = 2, 1
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests of this directory their further attempts; unit tests have none."""
-    for item in items:
-        if item.path.parent == HERE:
-            reruns = RERUNS_WITH_QUOTA if item.get_closest_marker("quota") else RERUNS
-            item.add_marker(pytest.mark.flaky(reruns=reruns, reruns_delay=2))
-
-
 #: Slots a second apart, so that a test need not wait for the default ten.
 FAST = (
     "--set", "suspension.every_seconds=1", "--set", "cgroup.every_seconds=1", "--set", "requests.every_seconds=1",
@@ -74,6 +61,14 @@ def eventually(look: Callable[[], T | None], seconds: float = 15.0, what: str = 
             return found
         assert time.monotonic() < deadline, f"{what} did not come within {seconds:g} s"
         time.sleep(0.05)
+
+
+def server_programs(able: Callable[[Path], bool] = lambda _: True) -> Path:
+    """A PostgreSQL that can do this (tests.lab.postgres: has_tls, has_statements); skips where there is none."""
+    found = next(filter(able, installations()), None)
+    if found is None:
+        pytest.skip("no such PostgreSQL server here: make test-tools, or apt-get install postgresql")
+    return found
 
 
 def hearing(port: int, *more: str, seconds: int = 300) -> tuple[str, ...]:
@@ -111,7 +106,7 @@ class RunningAgent:
         base = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         self.started = time.monotonic()
         self.process = subprocess.Popen(
-            [python, "-m", "agent.cli", "run", "--listen", f"127.0.0.1:{port}", *arguments],
+            [python, "-m", "stallscope", "run", "--listen", f"127.0.0.1:{port}", *arguments],
             stdin=subprocess.DEVNULL, stdout=self._out if stdout is None else stdout,
             stderr=self._err if stderr is None else stderr, cwd=ROOT, env={**base, **(environ or {})}, **popen,
         )  # fmt: skip
@@ -215,17 +210,21 @@ def stack() -> Iterator[contextlib.ExitStack]:
 @pytest.fixture
 def group() -> Iterator[CpuGroup]:
     """A group with a CPU quota to set; skips where there is none to be had."""
-    try:
-        with CpuGroup("test") as found:
-            yield found
-    except Unavailable as reason:
-        pytest.skip(str(reason))
+    with CpuGroup("test") as found:
+        yield found
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Start agents of this test alone."""
     yield from _starter()
+
+
+@pytest.fixture(scope="session")
+def packages() -> Path:
+    """The directory that holds node_modules."""
+    builds.node()
+    return log_clients.node_directory()
 
 
 @pytest.fixture(scope="module")

@@ -62,7 +62,7 @@ const MAKERS = {
     const logger = pino(stream);
     for (let seq = 1; seq <= 300; seq += 1) logger.info({ seq }, 'x'.repeat(1000));
     const key = Object.getOwnPropertySymbols(stream).find((each) => each.description === 'kImpl');
-    return [stream, stream[key]];
+    return Object.assign([stream, stream[key]], { ready: new Promise((resolve) => stream.worker.once('message', resolve)) });
   },
   pool() {
     const pool = new (require('pg').Pool)({ max: 3 });
@@ -147,6 +147,13 @@ const PROGRAMS = {
     setTimeout(() => process.exit(0), 300);
   },
 
+  /** So many entries that nobody takes. */
+  waiting(entries) {
+    const log = deafLog('waiting');
+    for (let seq = 1; seq <= Number(entries); seq += 1) log.write(log.entry({}, { seq }), RESOURCE);
+    stay();
+  },
+
   /** Calls that fail with each of these codes, each once with a promise and once with a callback. */
   failing(...codes) {
     for (const code of codes) {
@@ -170,6 +177,74 @@ const PROGRAMS = {
     const child = logger.child({ child: 1 });
     for (let seq = 1; seq <= Number(entries); seq += 1) (seq % 2 ? logger : child).info('hello', { seq });
     setTimeout(() => process.exit(0), 300);
+  },
+
+  /** Pino's transport in its worker, to these targets, which nobody reads or which keep to themselves; so many entries each 20 ms. */
+  targets(each, ...targets) {
+    const pino = require('pino');
+    const options = { destination: 1 };
+    const listed = targets.map((target) => ({ target, options }));
+    const worker = process.env.LAB_WORKER_OPTIONS ? { execArgv: [] } : {};
+    const logger = pino(pino.transport({ ...(listed.length > 1 ? { targets: listed } : listed[0]), worker }));
+    let emitted = 0;
+    setInterval(() => {
+      for (let count = 0; count < Number(each); count += 1) logger.info({ seq: emitted += 1 }, 'x'.repeat(1000));
+      say({ emitted });
+    }, 20);
+  },
+
+  /** winston's own transport over HTTP to this port, one request for each entry or for so many. */
+  http(port, batch, entries) {
+    const { createLogger, transports } = require('winston');
+    const transport = new transports.Http({ port: Number(port), batch: Number(batch) > 1, batchCount: Number(batch) });
+    transport.on('warn', () => {});
+    const logger = createLogger({ transports: [transport] });
+    for (let seq = 1; seq <= Number(entries); seq += 1) logger.info('hello', { seq });
+    stay();
+  },
+
+  /** winston with transports that write at once, and with one that keeps what it is given to itself. */
+  keeping(own) {
+    const { createLogger, transports, Transport } = require('winston');
+    class Keeping extends Transport {
+      log(info, then) {
+        (this.kept = this.kept || []).push(info);
+        then();
+      }
+    }
+    const file = new transports.File({ filename: '/dev/null' });
+    const stream = new transports.Stream({ stream: process.stdout });
+    const logger = createLogger({ transports: [new transports.Console(), file, stream, ...(own ? [new Keeping()] : [])] });
+    for (let seq = 1; seq <= 10; seq += 1) logger.info('hello', { seq });
+    stay();
+  },
+
+  /** bunyan to standard output, and to a stream of the app's own. */
+  bunyan(own) {
+    const { Writable } = require('node:stream');
+    class Keeping extends Writable {
+      _write() {}
+    }
+    const streams = [{ stream: process.stdout }, ...(own ? [{ stream: new Keeping() }] : [])];
+    const logger = require('bunyan').createLogger({ name: 'app', streams }).child({ child: 1 });
+    setInterval(() => logger.info('hello'), 1000);
+  },
+
+  /** Logs by console.log alone; sends something in this way to that port. */
+  console(way, port) {
+    console.log('hello');
+    const { request } = require('node:http');
+    const url = `http://127.0.0.1:${port}/`;
+    const send = {
+      nothing() {},
+      get: () => request(url).on('error', () => {}).end(),
+      http: () => request(url, { method: 'POST' }).on('error', () => {}).end('x'),
+      fetch: () => fetch(url, { method: 'POST', body: 'x' }).catch(() => {}),
+      tcp: () => require('node:net').connect(Number(port), '127.0.0.1').on('error', () => {}),
+      worker: () => new (require('node:worker_threads').Worker)('setInterval(() => {}, 1000)', { eval: true }),
+    };
+    send[way]();
+    stay();
   },
 
   /** Says its port; /hold is answered when /release comes, any other path at once. */
@@ -264,18 +339,20 @@ const PROGRAMS = {
     }, 1500);
   },
 
-  /** Makes what the hook looks at, takes one attribute away from it once it is known, and stays for some looks more. */
-  missing(kind, attribute) {
+  /** Makes what the hook looks at, says so, takes one attribute away from it at SIGUSR2, and stays. */
+  async missing(kind, attribute) {
     const made = MAKERS[kind]();
-    setTimeout(() => {
+    process.on('SIGUSR2', () => {
       for (const owner of made) {
         const keys = [...Object.getOwnPropertySymbols(owner), attribute];
         const key = keys.find((each) => each.description === attribute) || attribute;
         if (key in owner) Object.defineProperty(owner, key, { value: undefined, configurable: true, writable: true });
       }
       say({ missing: attribute });
-    }, 700);
-    setTimeout(() => process.kill(process.pid, 'SIGKILL'), 1500); // an exit would wait for a write that blocks
+    });
+    stay();
+    await made.ready; // a thread that starts would find the attribute gone, and not only the hook
+    say({ made: kind });
   },
 
   // What follows ends by itself, and is compared: with the hook and without.

@@ -86,6 +86,14 @@ def bounded() -> None:
     until_killed()
 
 
+def waiting(entries: str) -> None:
+    """So many entries that nobody takes."""
+    log = logger(logging.handlers.QueueHandler(queue.Queue()))
+    for _ in range(int(entries)):
+        log.info("hello")
+    until_killed()
+
+
 def fork() -> None:
     """A parent with 3 entries that wait forks as a pre-forking server does; its child logs 2 more, and ends in order."""
     log = logger(logging.handlers.QueueHandler(queue.Queue()))

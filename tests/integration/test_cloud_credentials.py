@@ -23,7 +23,7 @@ from tests.lab.cloud_logging import PROJECT
 #: Writes one entry and tells its class of failure.  A process of its own: gRPC reads its roots once.
 WRITE = """
 import sys
-from probes.cloud_api import CallFailed, CloudApi
+from probes.gcp.cloud_api import CallFailed, CloudApi
 api = CloudApi("", sys.argv[1], timeout=5.0)
 try:
     for _ in range(2):
@@ -47,7 +47,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a key and a certificate for localhost."""
     openssl = shutil.which("openssl")
     if openssl is None:
-        pytest.skip("openssl is not on PATH")
+        pytest.skip("no openssl here: apt-get install openssl")
     folder = tmp_path_factory.mktemp("keys")
     command = "req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=localhost"
     names = ["-addext", "subjectAltName=DNS:localhost"]
@@ -120,7 +120,7 @@ def test_the_environments_credentials_open_the_way_and_name_the_project(service:
     assert service.headers == [f"Bearer {SECRET}"] * 2
 
 
-def test_a_token_that_is_refused_is_told_as_credentials_and_no_word_of_it(service: Service, keys: Path) -> None:
+def test_a_token_that_is_refused_is_reported_as_credentials_and_no_word_of_it(service: Service, keys: Path) -> None:
     done = write(service, keys, Refusal)
     assert done.stdout.split()[0] == "credentials", done.stdout + done.stderr
     assert SECRET not in done.stdout + done.stderr

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from exporters.cloud_logging import MOST_WAITING, CloudLog
-from probes.cloud_api import CloudApi
+from probes.gcp.cloud_api import CloudApi
 from tests.integration.conftest import eventually
 from tests.lab.cloud_logging import PROJECT, CloudLoggingServer, client
 
@@ -84,7 +84,7 @@ def test_a_silent_service_costs_no_writer_any_time_and_the_end_its_own(
     assert "were not delivered" in caplog.text
 
 
-def test_a_service_that_is_gone_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_service_that_is_gone_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     log = cloud("127.0.0.1:9", timeout=2.0)
     log.write("INFO", {"n": 1}, {})
     log.close(10)

@@ -109,7 +109,7 @@ def test_it_lists_what_it_took_newest_first_and_when_it_received_it(server: Clou
         list(log.list_entries(filter_=f"severity>=ERROR AND {ANY_TIME}"))
 
 
-def test_it_refuses_with_the_status_that_it_is_told(server: CloudLoggingServer, write: Any) -> None:
+def test_it_refuses_with_the_status_that_it_is_reported(server: CloudLoggingServer, write: Any) -> None:
     server.set(status="PERMISSION_DENIED")
     with pytest.raises(PermissionDenied):
         write(1)

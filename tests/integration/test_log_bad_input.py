@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from probes.file_scan import MOST_ENTRIES
-from probes.page import MOST_BYTES
+from probes.logs.file_scan import MOST_ENTRIES
+from probes.metrics_page.fetch import MOST_BYTES
 from tests.integration.conftest import FAST, ROOT, RunningAgent, Start, eventually
 from tests.integration.test_log_pipe import NOBODY
 from tests.integration.test_log_sources import message, series, tell
@@ -107,7 +107,7 @@ def test_garbage_from_hooks_is_said_and_an_honest_hook_is_heard(start: Start, tm
         kind
     ]
     agent = start(*OFTEN, "--set", f"logs.hook_listen={place}").wait_for_report()
-    says(agent, "hooks", "no hook has told of a queue")
+    says(agent, "hooks", "no hook has spoken")
 
     def send(data: bytes) -> None:
         if kind == "udp":

@@ -20,8 +20,8 @@ from google.cloud.logging_v2.resource import Resource
 from agent.history import History
 from agent.rules import BY_ID
 from agent.rules.rule import Absent, Judgement, Present, Unknown
-from probes.cloud_api import MOST_REPLY_BYTES, CloudApi
-from probes.log_delivery import FEWER_ENTRIES, LogDeliveryProbe, LogDeliveryReading
+from probes.gcp.cloud_api import MOST_REPLY_BYTES, CloudApi
+from probes.logs.delivery import FEWER_ENTRIES, LogDeliveryProbe, LogDeliveryReading
 from probes.reading import NoData
 from tests.integration.conftest import Echo, eventually, listening
 from tests.lab.cloud_logging import PROJECT, CloudLoggingServer, client
@@ -56,7 +56,7 @@ def make(server: CloudLoggingServer) -> Iterator[Make]:
 
     def make(address: str = "", timeout: float = 10.0, **options: Any) -> LogDeliveryProbe:
         api = CloudApi(PROJECT, f"http://{address or server.address}", timeout=timeout)
-        given: dict[str, Any] = {"canary_log": "stallscope-canary", "canary_every": AT_ONCE, "look_every": AT_ONCE}
+        given: dict[str, Any] = {"canary_log": "stallscope-canary", "canary_every": AT_ONCE, "query_every": AT_ONCE}
         probes.append(LogDeliveryProbe(api, **(given | options)))
         return probes[-1]
 
@@ -69,13 +69,16 @@ def read(probe: LogDeliveryProbe) -> LogDeliveryReading:
     return asyncio.run(probe.read())
 
 
-def emitted(server: CloudLoggingServer, *ago: float, log: str = APP, size: int = 10, service: str = "shop") -> None:
+def emitted(
+    server: CloudLoggingServer, *ago: float, log: str = APP, size: int = 10, service: str = "shop", instance: str = ""
+) -> None:
     """The app's entries of so many seconds ago arrive now."""
+    labels = {"instanceId": instance} if instance else {}
     batch = client(server.address).logger(log).batch()
     resource = Resource(type="cloud_run_revision", labels={"service_name": service})
     for seconds in ago:
         stamp = datetime.fromtimestamp(time.time() - seconds, UTC)
-        batch.log_text("x" * size, timestamp=stamp, resource=resource)
+        batch.log_text("x" * size, timestamp=stamp, resource=resource, labels=labels)
     batch.commit()
 
 
@@ -121,11 +124,11 @@ def test_a_slow_server_shows_its_delay_and_is_not_taken_for_a_full_one(make: Mak
     assert verdicts(*slow) == (Present, Absent)
 
 
-def test_a_full_server_is_told_by_its_429_at_once_and_is_not_taken_for_a_slow_one(
+def test_a_full_server_is_known_by_its_429_at_once_and_is_not_taken_for_a_slow_one(
     make: Make, server: CloudLoggingServer
 ) -> None:
     server.set(fail=True)
-    probe = make(look_at=(APP,))
+    probe = make(log_names=(APP,))
     reading = read(probe)
     assert (reading.canary, reading.look) == ("429", "429")
     assert reading.canary_seconds is None
@@ -197,11 +200,11 @@ def test_a_dead_server_is_unreachable_and_not_silent(make: Make) -> None:
         ("CANCELLED", "other"),
     ],
 )
-def test_each_refusal_is_told_by_its_class_with_a_remedy(
+def test_each_refusal_is_known_by_its_class_with_a_remedy(
     make: Make, server: CloudLoggingServer, status: str, reason: str
 ) -> None:
     server.set(status=status)
-    reading = read(make(look_at=(APP,)))
+    reading = read(make(log_names=(APP,)))
     assert (reading.canary, reading.look) == (reason, reason)
     judgement = judged("log_delivery_late", reading)
     assert isinstance(judgement, Unknown)
@@ -222,9 +225,9 @@ def test_a_server_that_does_not_speak_grpc_ends_in_a_reason(make: Make) -> None:
 # ---- the look
 
 
-def test_a_look_tells_how_late_the_apps_newest_entries_came(make: Make, server: CloudLoggingServer) -> None:
+def test_a_query_says_how_late_the_apps_newest_entries_came(make: Make, server: CloudLoggingServer) -> None:
     emitted(server, 100.0, 200.0, 300.0, log="late_log")
-    reading = read(make(look_at=("late_log",), canary_log=""))
+    reading = read(make(log_names=("late_log",), canary_log=""))
     assert reading.entries == 3
     assert reading.late_seconds is not None
     assert 200.0 <= reading.late_seconds["median"] < 210.0
@@ -239,7 +242,7 @@ def test_entries_that_are_three_hours_late_are_found_although_they_are_old(
     make: Make, server: CloudLoggingServer
 ) -> None:
     emitted(server, 3 * 3600.0, log="ancient_log")
-    reading = read(make(look_at=("ancient_log",)))
+    reading = read(make(log_names=("ancient_log",)))
     assert reading.late_seconds is not None
     assert reading.late_seconds["median"] >= 3 * 3600.0
     judgement = judged("log_delivery_late", reading)
@@ -247,9 +250,33 @@ def test_entries_that_are_three_hours_late_are_found_although_they_are_old(
     assert any("a canary is taken within" in each.text for each in judgement.evidence)
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["instances are named", "they are not"])
+def test_one_late_instance_of_two_is_found(make: Make, server: CloudLoggingServer, named: bool) -> None:
+    """None of its entries is among the twenty newest, which are the least late."""
+    log = f"one_of_two_{named}"
+    for _ in range(3):
+        emitted(server, *(0.1 * n for n in range(40)), log=log, instance="prompt" if named else "")
+        emitted(server, *(60.0 + n for n in range(10)), log=log, instance="slow" if named else "")
+    reading = read(make(log_names=(log,)))
+    assert reading.late_seconds is not None
+    assert 60.0 <= reading.late_seconds["median"] < 80.0
+    assert (reading.late_instance, reading.entries, reading.late_entries) == ("slow" if named else "", 20, 20)
+    judgement = judged("log_delivery_late", reading)
+    assert isinstance(judgement, Present)
+    assert ("instance 'slow'" in judgement.evidence[0].text) == named
+
+
+def test_a_stray_entry_is_no_late_delivery(make: Make, server: CloudLoggingServer) -> None:
+    emitted(server, *(0.1 * n for n in range(40)), log="stray_log", instance="prompt")
+    emitted(server, 300.0, 400.0, log="stray_log", instance="prompt")
+    reading = read(make(log_names=("stray_log",)))
+    assert reading.late_entries == 2
+    assert verdicts(reading) == (Absent, Absent)
+
+
 def test_entries_that_came_at_once_are_not_late(make: Make, server: CloudLoggingServer) -> None:
     emitted(server, 0.0, 0.1, log="prompt_log")
-    reading = read(make(look_at=("prompt_log",)))
+    reading = read(make(log_names=("prompt_log",)))
     assert reading.late_seconds is not None
     assert reading.late_seconds["largest"] < 5.0
     assert verdicts(reading) == (Absent, Absent)
@@ -262,41 +289,42 @@ def test_only_the_newest_entries_of_the_named_logs_and_the_filter_are_looked_at(
     emitted(server, 5000.0, log="other_log")
     emitted(server, 9000.0, log="many_log", service="bakery")
     query = 'resource.labels.service_name="shop"'
-    reading = read(make(look_at=("many_log", "run.googleapis.com/stdout"), query=query))
+    reading = read(make(log_names=("many_log", "run.googleapis.com/stdout"), query=query))
     assert reading.entries == 20
     assert reading.late_seconds is not None
     assert reading.late_seconds["largest"] < 25.0
 
 
 def test_a_quiet_app_is_neither_late_nor_healthy(make: Make) -> None:
-    reading = read(make(look_at=("quiet_log",), canary_log=""))
+    reading = read(make(log_names=("quiet_log",), canary_log=""))
     assert (reading.entries, reading.late_seconds, reading.look) == (0.0, None, "ok")
     assert "no entry of these logs was received" in reading.unseen["late_seconds"]
     assert verdicts(reading) == (Unknown, Unknown)
 
 
-def test_a_reply_that_is_too_large_is_no_quota_and_the_next_look_asks_for_less(
+def test_a_reply_that_is_too_large_is_no_quota_and_the_next_query_asks_for_less(
     make: Make, server: CloudLoggingServer
 ) -> None:
     """gRPC says RESOURCE_EXHAUSTED for both."""
     emitted(server, 1.0, 2.0, log="fat_log", size=10)
     for _ in range(10):
         emitted(server, 0.5, log="fat_log", size=MOST_REPLY_BYTES // 5)
-    probe = make(look_at=("fat_log",))
+    probe = make(log_names=("fat_log",))
     reading = read(probe)
     assert (reading.canary, reading.look) == ("ok", "too_large")
     assert verdicts(reading) == (Unknown, Absent)
     assert read(probe).entries == FEWER_ENTRIES
 
 
-def test_one_query_serves_a_service_for_five_minutes(make: Make, server: CloudLoggingServer) -> None:
+def test_two_queries_serve_a_service_for_five_minutes(make: Make, server: CloudLoggingServer) -> None:
     now = 1000.0
-    probe = make(look_at=(APP,), look_every=300.0, canary_every=60.0, clock=lambda: now)
+    probe = make(log_names=(APP,), query_every=300.0, canary_every=60.0, clock=lambda: now)
+    emitted(server, 1.0)
     before = server.lists(), server.counts()["rpcs"]
     for _ in range(30):  # half an hour, of slots that come early and late by turns
         read(probe)
         now += 60.0 * (0.9 if _ % 2 else 1.1)
-    assert (server.lists() - before[0], server.counts()["rpcs"] - before[1]) == (6, 30)
+    assert (server.lists() - before[0], server.counts()["rpcs"] - before[1]) == (12, 30)
 
 
 # ---- what can hang where no deadline reaches
@@ -332,7 +360,7 @@ def test_a_library_that_is_stuck_keeps_one_thread_and_nobody_waits_for_it() -> N
     eventually(lambda: threading.active_count() == threads, what="the thread's end")
 
 
-def test_without_credentials_the_reason_is_told_and_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_credentials_the_reason_is_reported_and_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("NO_GCE_CHECK", "true"), ("GCE_METADATA_HOST", "127.0.0.1:9"), ("HOME", "/nonexistent")):
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
@@ -341,7 +369,7 @@ def test_without_credentials_the_reason_is_told_and_nothing_is_sent(monkeypatch:
     assert "GOOGLE_APPLICATION_CREDENTIALS" in caught.value.remedy
 
 
-def test_without_a_project_the_reason_is_told(server: CloudLoggingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_project_the_reason_is_reported(server: CloudLoggingServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
     with pytest.raises(NoData, match="project"):
         read(LogDeliveryProbe(CloudApi("", f"http://{server.address}"), canary_log="c"))

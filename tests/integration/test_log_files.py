@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from probes.deleted_files import DeletedFiles
-from probes.file_scan import MOST_ENTRIES
-from probes.log_files import FilesProbe
+from probes.logs.deleted_files import DeletedFiles
+from probes.logs.file_scan import MOST_ENTRIES
+from probes.logs.files import FilesProbe
 from tests.integration.conftest import ROOT, eventually
 
 #: What runs in the namespace: ``work`` is a directory on the disk, ``look`` prints what the probe says.
 PRELUDE = """
 import asyncio, json, os, subprocess, sys, time, tracemalloc
-from probes.log_backing import Backings
-from probes.log_files import FilesProbe
+from probes.logs.storage import Backings
+from probes.logs.files import FilesProbe
 work, began = sys.argv[1], time.time() - 1
 def mount(kind, point, options="rw"):
     os.makedirs(point, exist_ok=True)
@@ -79,6 +79,7 @@ def test_a_disk_is_a_disk(disk: Path) -> None:
     assert found["bytes"] >= 1 << 20
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("kind", "options", "most"), [("tmpfs", "size=8m", True), ("ramfs", "rw", False)])
 def test_a_file_system_in_memory_is_memory_and_its_size_is_a_bound(
     tmp_path: Path, kind: str, options: str, most: bool

@@ -19,8 +19,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from probes.backlog import BacklogReading
-from probes.log_pipe import PipeProbe
+from agent.history import History
+from agent.rules import BY_ID
+from agent.rules.rule import Absent, Present
+from probes.logs.reading import BacklogReading
+from probes.logs.stdout import PipeProbe
 from probes.reading import NoData
 from tests.integration.conftest import ROOT, eventually
 
@@ -115,6 +118,7 @@ def pump(end: int, pause: float = 0.0) -> threading.Thread:
 # ---- what is seen
 
 
+@pytest.mark.core
 def test_a_reader_that_stands_still_blocks_the_writer(stack: ExitStack) -> None:
     reading = Writer(stack).becomes(full=1.0, blocked=1.0)
     assert reading.waiting_bytes is not None
@@ -152,6 +156,38 @@ def test_a_reader_that_is_stopped_is_as_one_that_stands_still_and_can_go_on(stac
     writer.becomes(full=0.0, blocked=0.0)
 
 
+@pytest.mark.parametrize(
+    ("stops", "verdict"), [(4.0, Present), (0.0, Absent)], ids=["stops for 4 of 12 s", "takes all"]
+)
+def test_a_reader_that_stops_now_and_then_is_found_between_the_slots(
+    stack: ExitStack, stops: float, verdict: type
+) -> None:
+    """Six slots a minute saw two of them, and more than half had to be full."""
+    writer = Writer(stack, "import os, time\nwhile True: os.write(1, b'x' * 3000); time.sleep(0.001)")
+    reader = subprocess.Popen(["cat"], stdin=writer.end, stdout=subprocess.DEVNULL)
+    stack.callback(reader.wait)
+    stack.callback(reader.kill)
+    writer.becomes(full=0.0)
+    history = History(600.0)
+
+    async def watch() -> None:
+        for second in range(1, 37):
+            reader.send_signal(signal.SIGSTOP if second % 12 < stops else signal.SIGCONT)
+            await asyncio.sleep(0.9)
+            writer.probe.sample()
+            if second % 9 == 0:
+                history.add(await writer.probe.read())
+
+    asyncio.run(watch())
+    judgement = BY_ID["log_pipe_blocked"].judge(history)
+    assert isinstance(judgement, verdict), judgement
+    if isinstance(judgement, Present):
+        share, longest, waited = judgement.evidence[:3]
+        assert 0.2 < (share.value or 0.0) < 0.5
+        assert 2.0 < (longest.value or 0.0) < 5.0
+        assert waited.value == 1.0
+
+
 def test_a_pipe_without_a_reader_is_said_while_its_writer_has_not_noticed(stack: ExitStack) -> None:
     writer = Writer(stack, "import time\ntime.sleep(60)")
     writer.becomes(full=0.0)
@@ -161,7 +197,7 @@ def test_a_pipe_without_a_reader_is_said_while_its_writer_has_not_noticed(stack:
     assert "nobody reads" in reading.unseen["full"]
 
 
-def test_a_unix_socket_tells_what_waits_and_that_its_writer_is_blocked(stack: ExitStack) -> None:
+def test_a_unix_socket_shows_what_waits_and_that_its_writer_is_blocked(stack: ExitStack) -> None:
     ours, theirs = socket.socketpair()
     stack.enter_context(ours)
     with theirs:
@@ -226,6 +262,7 @@ def test_every_byte_arrives_and_the_writers_flags_stay(stack: ExitStack) -> None
     assert writer.process.wait(10) == 0
 
 
+@pytest.mark.timing(reason="compares the wall time of two writers")
 def test_the_throughput_of_a_writer_that_is_looked_at_is_its_own(stack: ExitStack) -> None:
     """In pairs, one right after the other; looked at a hundred times a second."""
 
@@ -246,7 +283,7 @@ def test_the_throughput_of_a_writer_that_is_looked_at_is_its_own(stack: ExitStac
 
 DROPPED = """
 import asyncio, json, os, sys
-from probes.log_pipe import PipeProbe
+from probes.logs.stdout import PipeProbe
 from probes.reading import NoData
 os.setgroups([]); os.setresgid({gid}, {gid}, {gid}); os.setresuid({uid}, {uid}, {uid})
 try:

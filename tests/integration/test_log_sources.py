@@ -15,8 +15,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
+import pytest
 
-from probes.hook_message import MOST_BYTES
+from probes.hooks.message import MOST_BYTES
 from tests.integration.conftest import RunningAgent, Start, eventually, hearing
 from tests.lab.log_stage import free_udp_port
 
@@ -71,6 +72,7 @@ def series(agent: RunningAgent, name: str, target: str) -> dict[str, float]:
     return {queue: float(value) for queue, value in found}
 
 
+@pytest.mark.core
 def test_every_source_stands_on_the_metrics_page(start: Start, stack: ExitStack, tmp_path: Path) -> None:
     port = free_udp_port()
     logs = tmp_path / "logs"
@@ -102,6 +104,7 @@ def test_every_source_stands_on_the_metrics_page(start: Start, stack: ExitStack,
     )
 
 
+@pytest.mark.timing(reason="measures the share of a CPU that a flood costs, and how soon a page answers beside it")
 def test_a_flood_of_datagrams_costs_next_to_nothing_and_the_agent_answers(start: Start) -> None:
     port = free_udp_port()
     agent = start(*hearing(port)).wait_for_report()

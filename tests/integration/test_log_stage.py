@@ -6,34 +6,20 @@ import json
 import socket
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.conftest import eventually
-from tests.lab import Unavailable
 from tests.lab.log_score import Cell
 from tests.lab.log_stage import NAME, LogStage
 from tests.lab.log_truth import Run
 from tests.lab.memory import MemoryGroup
 from tests.lab.process import Running
 
-pytestmark = pytest.mark.quota
-
 MIB = 2**20
-
-
-@contextmanager
-def needed() -> Iterator[ExitStack]:
-    """What cannot be had here skips the test with its reason."""
-    with ExitStack() as stack:
-        try:
-            yield stack
-        except Unavailable as reason:
-            pytest.skip(str(reason))
 
 
 def groups() -> list[Path]:
@@ -41,7 +27,7 @@ def groups() -> list[Path]:
 
 
 def test_who_passes_the_memory_limit_is_killed_and_the_group_goes() -> None:
-    with needed() as stack:
+    with ExitStack() as stack:
         group = stack.enter_context(MemoryGroup("full", 32 * MIB))
         assert group.kills() == 0
         words = [sys.executable, "-I", "-c", "held = b'x' * (100 << 20)"]
@@ -61,7 +47,7 @@ def hear(port: int) -> dict[str, Any]:
 
 
 def test_the_app_logs_into_a_service_that_is_held_up_and_its_hook_speaks() -> None:
-    with needed() as stack:
+    with ExitStack() as stack:
         stage = stack.enter_context(LogStage("python cloud --rate 200", seconds=60, memory_bytes=512 * MIB, every=0.2))
         assert stage.service is not None
         assert stage.memory is not None
@@ -83,8 +69,8 @@ def test_the_app_logs_into_a_service_that_is_held_up_and_its_hook_speaks() -> No
     assert not place.exists()
 
 
-def test_the_reader_takes_what_it_is_told() -> None:
-    with needed() as stack:
+def test_the_reader_takes_what_it_is_reported() -> None:
+    with ExitStack() as stack:
         stage = stack.enter_context(LogStage("python stdout --rate 500 --size 1000", seconds=60, hook=False, every=0.1))
         eventually(lambda: stage.lines()[-1]["emitted"] > 100, what="entries")
         stage.read_at(0)
@@ -100,9 +86,10 @@ def test_the_reader_takes_what_it_is_told() -> None:
         eventually(lambda: stage.lines()[-1]["at"] > time.time() - 1, what="an app that goes on")
 
 
+@pytest.mark.timing(reason="holds what a hook told against what waited at that moment")
 def test_what_is_told_of_a_queue_is_near_what_waits() -> None:
     """One short cell of `python -m tests.lab.log_truth`."""
-    with needed() as stack:
+    with ExitStack() as stack:
         record = Run(Cell("python cloud", "2 s", {"delay": 2.0}, seconds=24.0), stack).go(lead=2.0)
     last = record["samples"][-1]
     assert last["true"] > 20 * 400, "500 per second, 5 of which go"

@@ -17,11 +17,11 @@ import psutil
 import psycopg
 import pytest
 
-from probes.postgres import WAIT_SECONDS, PostgresProbe, PostgresReading
-from probes.round_trip import PARTS
-from probes.server_sql import APPLICATION
+from probes.postgres.probe import WAIT_SECONDS, PostgresProbe, PostgresReading
+from probes.postgres.round_trip import PARTS
+from probes.postgres.sql import APPLICATION
 from tests.integration.conftest import ROOT, eventually
-from tests.lab import Unavailable, loads
+from tests.lab import loads
 from tests.lab.pgbouncer import PREFIX, Pgbouncer, find_pgbouncer
 from tests.lab.postgres import PostgresServer, Role, sweep
 from tests.lab.process import Running
@@ -36,12 +36,9 @@ QUOTA = 0.05
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    try:
-        find_pgbouncer()
-        with PostgresServer(roles=(Role("app", PASSWORD),)) as server:
-            yield server
-    except Unavailable as reason:
-        pytest.skip(str(reason))
+    find_pgbouncer()
+    with PostgresServer(roles=(Role("app", PASSWORD),)) as server:
+        yield server
 
 
 @pytest.fixture(params=["refuses options", "ignores options"])
@@ -167,6 +164,7 @@ def test_a_pool_without_a_free_session_is_a_time_out_and_is_found_again(pooler: 
     eventually(lambda: clients(pooler) == [], what="the end of the probe's connections")
 
 
+@pytest.mark.timing(reason="a quota, the host and its other guests share out real milliseconds")
 @pytest.mark.quota
 def test_a_starved_pooler_is_no_slow_server(server: PostgresServer) -> None:
     async def run(pooler: Pgbouncer) -> list[PostgresReading]:
@@ -180,19 +178,16 @@ def test_a_starved_pooler_is_no_slow_server(server: PostgresServer) -> None:
             group.set_quota(None)
             await probe.aclose()
 
-    try:
-        group = CpuGroup("pooler")
-        with group, Pgbouncer(server, group=group) as pooler:
-            assert pooler.pid in group.pids()
-            with Running(loads.command("busy", seconds=30), group=group) as load:
-                # On one CPU: on an idle one the pooler would live on the millisecond of quota that it keeps back.
-                cpu = {min(os.sched_getaffinity(0))}
-                for pid in (pooler.pid, load.process.pid):
-                    os.sched_setaffinity(pid, cpu)
-                next(iter(load))  # it works now
-                readings = asyncio.run(run(pooler))
-    except Unavailable as reason:
-        pytest.skip(str(reason))
+    group = CpuGroup("pooler")
+    with group, Pgbouncer(server, group=group) as pooler:
+        assert pooler.pid in group.pids()
+        with Running(loads.command("busy", seconds=30), group=group) as load:
+            # On one CPU: on an idle one the pooler would live on the millisecond of quota that it keeps back.
+            cpu = {min(os.sched_getaffinity(0))}
+            for pid in (pooler.pid, load.process.pid):
+                os.sched_setaffinity(pid, cpu)
+            next(iter(load))  # it works now
+            readings = asyncio.run(run(pooler))
     away = [(reading.network_seconds or {})["short"] for reading in readings]
     worked = [(reading.server_seconds or {})["short"] for reading in readings]
     assert median(away) > median(worked)

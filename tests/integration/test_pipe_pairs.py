@@ -8,6 +8,8 @@ import pytest
 
 from tests.lab.pipe_pairs import PIECE, SITUATIONS, measure
 
+pytestmark = pytest.mark.timing(reason="compares the wall time of a pipe that is looked at and of one that is not")
+
 SIZE = 0.1
 
 

