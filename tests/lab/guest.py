@@ -72,7 +72,7 @@ class Guest(Running):
         exports += f"LAB_SECONDS={timeout}\n"  # it ends by itself even when the harness was killed without a word
         overlay: dict[str, str | bytes | Path] = {
             "/init": _INIT, "/lab/script": script, "/lab/environment": exports, LOADS: loads.FILE,
-            "/opt/python/bin/stallscope": '#!/bin/sh\nexec python3 -m agent.cli "$@"\n', **(files or {}),
+            "/opt/python/bin/stallscope": '#!/bin/sh\nexec python3 -m stallscope "$@"\n', **(files or {}),
         }  # fmt: skip
         try:
             image = guest_image.initramfs(contents, overlay, self._directory / "initrd.img")

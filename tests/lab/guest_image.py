@@ -28,7 +28,7 @@ from tests.lab.debian import cache_directory, from_package, put_in_place
 from tests.lab.distributions import distribution_files
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PACKAGES = ("agent", "probes", "exporters", "hooks")
+PACKAGES = ("agent", "probes", "exporters", "hooks", "stallscope.py")
 PYTHON = "/opt/python/bin/python3"
 _LAYOUT = "4"  # part of the cache's key: raise it when the base is laid out differently
 _VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -54,7 +54,7 @@ class Contents:
     site_packages: tuple[Path, ...] = ()
     """Whole directories, less the tools of development."""
     packages: tuple[Path, ...] = tuple(REPOSITORY / name for name in PACKAGES)
-    """The project's own packages, copied as they are now; those that do not exist are left out."""
+    """The project's own packages and modules, copied as they are now; those that do not exist are left out."""
 
 
 def agent_contents(*more: str) -> Contents:
@@ -76,6 +76,8 @@ def initramfs(contents: Contents, overlay: Mapping[str, str | bytes | Path], tar
                     root / _SITE / package.name,
                     ignore=shutil.ignore_patterns("__pycache__", "node_modules"),
                 )
+            elif package.is_file():
+                shutil.copy(package, root / _SITE)
         _compile(root)
         for name, content in overlay.items():
             path = root / name.lstrip("/")

@@ -53,7 +53,7 @@ class Run:
             )
         )  # fmt: skip
         flags = [word for key, value in self.stage.settings().items() for word in ("--set", f"{key}={value}")]
-        words = [sys.executable, "-m", "agent.cli", "run", "--json", "--listen", "127.0.0.1:0", *flags]
+        words = [sys.executable, "-m", "stallscope", "run", "--json", "--listen", "127.0.0.1:0", *flags]
         group = stack.enter_context(CpuGroup(f"agent{time.monotonic_ns()}"))
         agent = stack.enter_context(Running(words, group=group, cwd=REPOSITORY, timeout=seconds))
         line = agent.wait_for("http://", START_SECONDS).text

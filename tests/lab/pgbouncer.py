@@ -18,7 +18,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
-from agent.embedded import HOST, SUPERUSER, free_port, lesser_account
+from agent.commands.embedded_postgres import HOST, SUPERUSER, free_port, lesser_account
 from tests.lab import Unavailable, debian
 from tests.lab.postgres import PostgresServer, sweep
 from tests.lab.process import Running
@@ -38,14 +38,14 @@ class Program(NamedTuple):
 
 
 def find_pgbouncer() -> Program:
-    """That of the system, else the one that `make lab-tools` unpacked."""
+    """That of the system, else the one that `make test-tools` unpacked."""
     places = f"{os.environ.get('PATH', '')}:/usr/sbin"
     if found := shutil.which("pgbouncer", path=places):
         return Program(Path(found), {})
     unpacked = debian.cache_directory() / "package-pgbouncer"
     file = unpacked / "usr/sbin/pgbouncer"
     if not file.exists():
-        raise Unavailable("pgbouncer is missing: install it with make lab-tools")
+        raise Unavailable("pgbouncer is not here: make test-tools, or apt-get install pgbouncer")
     libraries = {str(each.parent) for each in unpacked.glob("**/*.so.*")}
     return Program(file, {"LD_LIBRARY_PATH": ":".join(sorted(libraries))})
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
-from probes.log_pipe import PipeProbe
+from probes.logs.stdout import PipeProbe
 from probes.reading import NoData
 
 #: Between two looks, in seconds; the agent's is ten.

@@ -103,7 +103,7 @@ class Place:
 
     def agent_words(self, command: Sequence[str]) -> list[str]:
         """The agent's command line in this place."""
-        return [self.python, "-m", "agent.cli", *command]
+        return [self.python, "-m", "stallscope", *command]
 
     def stand_still(self, by: str) -> Callable[[], None]:
         """Stop everything in the app's group; the function that is returned lets it go on."""

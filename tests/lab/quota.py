@@ -62,6 +62,11 @@ class CpuGroup:
         (self._cpu / "cpu.cfs_quota_us").write_text(str(usec))
         self.quota = cores
 
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Its directory under each controller."""
+        return tuple(dict.fromkeys((self._cpu, self._cpuacct)))
+
     def set_weight(self, shares: int) -> None:
         """cpu.shares: what it gets beside others when there is not enough; 1024 is usual, 2 the least."""
         (self._cpu / "cpu.shares").write_text(str(shares))
@@ -69,12 +74,16 @@ class CpuGroup:
     def add(self, pid: int) -> None:
         """Move a running process here, all its threads with it. On close it is moved back, not killed."""
         self._added.add(pid)
-        for directory in dict.fromkeys((self._cpu, self._cpuacct)):
+        for directory in self.directories:
             (directory / "cgroup.procs").write_text(str(pid))
 
     def preexec(self) -> list[str]:
         """The words to put before a command so that it starts inside."""
-        return ["sh", "-c", _JOIN, str(self._cpu), str(self._cpuacct)]
+        return self.preexec_below("")
+
+    def preexec_below(self, name: str) -> list[str]:
+        """The same for a group below this one, which must exist and has no limit of its own."""
+        return ["sh", "-c", _JOIN, str(self._cpu / name), str(self._cpuacct / name)]
 
     def pids(self) -> list[int]:
         found: set[int] = set()
@@ -110,12 +119,12 @@ class CpuGroup:
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
-        for directory in dict.fromkeys((self._cpu, self._cpuacct)):
+        for directory in self.directories:
             with suppress(FileNotFoundError):
                 directory.rmdir()
 
     def _send_home(self, pid: int) -> None:
-        for directory in dict.fromkeys((self._cpu, self._cpuacct)):
+        for directory in self.directories:
             with suppress(OSError):
                 (directory.parent / "cgroup.procs").write_text(str(pid))
 

@@ -43,8 +43,8 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from agent.rules import BY_ID, RULES
-from probes.postgres import PostgresReading
-from probes.postgres_server import PostgresServerReading
+from probes.postgres.probe import PostgresReading
+from probes.postgres.server import PostgresServerReading
 from tests.lab import clients, loads, log_clients
 from tests.lab.timeline import STRICT, Database, Logs, Step
 

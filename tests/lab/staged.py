@@ -83,7 +83,7 @@ class Staged:
     def _start(self, watched: Watched, settings: Mapping[str, str], environment: Mapping[str, str]) -> Watched:
         """Start its agent; return when it answers."""
         flags = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-        words = [sys.executable, "-m", "agent.cli", "run", "--json", "--listen", "127.0.0.1:0", *flags]
+        words = [sys.executable, "-m", "stallscope", "run", "--json", "--listen", "127.0.0.1:0", *flags]
         watched.start(words, environment)
         return watched
 

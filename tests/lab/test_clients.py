@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.embedded import free_port
+from agent.commands.embedded_postgres import free_port
 from tests.lab import clients
 from tests.lab.postgres import PostgresServer
 from tests.lab.process import Running

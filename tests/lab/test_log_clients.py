@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab import Unavailable, log_clients
+from tests.lab import log_clients
 from tests.lab.cloud_logging import CloudLoggingServer, environment
 from tests.lab.process import Running
 
@@ -34,10 +34,7 @@ def server() -> Iterator[CloudLoggingServer]:
 def run(server: CloudLoggingServer, client: str, mode: str, status: Path, **options: Any) -> Running:
     """It has ended."""
     given = {"rate": RATE, "seconds": SECONDS, "every": 0.2, "status": str(status), **options}
-    try:
-        command = log_clients.command(client, mode, **given)
-    except Unavailable as reason:
-        pytest.skip(str(reason))
+    command = log_clients.command(client, mode, **given)
     file = {log_clients.FILE: str(status.with_name("file"))}
     with Running(command, env={**os.environ, **environment(server), **file}) as running:
         running.wait(timeout=120)

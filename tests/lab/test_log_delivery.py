@@ -17,9 +17,9 @@ import pytest
 from agent.history import History
 from agent.rules import BY_ID
 from agent.rules.rule import Absent, Judgement, Present, Unknown
-from probes.cloud_api import CloudApi
-from probes.log_delivery import MOST_ENTRIES, LogDeliveryProbe, LogDeliveryReading
-from tests.lab import Unavailable, log_clients
+from probes.gcp.cloud_api import CloudApi
+from probes.logs.delivery import MOST_ENTRIES, LogDeliveryProbe, LogDeliveryReading
+from tests.lab import log_clients
 from tests.lab.cloud_logging import PROJECT, CloudLoggingServer, environment
 from tests.lab.process import Running
 
@@ -41,10 +41,7 @@ def server() -> Iterator[CloudLoggingServer]:
 @pytest.fixture(params=LOGS)
 def client(request: pytest.FixtureRequest, server: CloudLoggingServer, tmp_path: Path) -> Iterator[str]:
     """A client that emits 500 entries a second for two minutes, unless the test has ended before."""
-    try:
-        words = log_clients.command(request.param, "cloud", rate=RATE, seconds=120, status=str(tmp_path / "status"))
-    except Unavailable as reason:
-        pytest.skip(str(reason))
+    words = log_clients.command(request.param, "cloud", rate=RATE, seconds=120, status=str(tmp_path / "status"))
     with Running(words, env={**os.environ, **environment(server)}):
         yield request.param
 
@@ -64,7 +61,7 @@ def truth(server: CloudLoggingServer) -> float:
 
 def look(server: CloudLoggingServer, client: str) -> LogDeliveryReading:
     api = CloudApi(PROJECT, f"http://{server.address}")
-    return asyncio.run(LogDeliveryProbe(api, look_at=(LOGS[client],), canary_log="canary").read())
+    return asyncio.run(LogDeliveryProbe(api, log_names=(LOGS[client],), canary_log="canary").read())
 
 
 def judge(rule: str, reading: LogDeliveryReading) -> Judgement:

@@ -17,12 +17,12 @@ ROOT = Path(__file__).resolve().parents[2]
 INSIDE = """
 import asyncio, json, os, socket, subprocess, sys, time
 sys.path.insert(0, sys.argv[1])
-from probes.hook_socket import parse_place
-from probes.log_backing import Backings
-from probes.log_files import FilesProbe
-from probes.log_pipe import PipeProbe
-from probes.log_queues import HooksProbe
-from probes.platform import find_sandbox, kernel_release
+from probes.hooks.listener import parse_place
+from probes.logs.storage import Backings
+from probes.logs.files import FilesProbe
+from probes.logs.stdout import PipeProbe
+from probes.hooks.probe import HooksProbe
+from probes.host.platform import find_sandbox, kernel_release
 from probes.reading import NoData
 from pathlib import Path
 

