@@ -216,7 +216,7 @@ const PROGRAMS = {
     const stream = new transports.Stream({ stream: process.stdout });
     const logger = createLogger({ transports: [new transports.Console(), file, stream, ...(own ? [new Keeping()] : [])] });
     for (let seq = 1; seq <= 10; seq += 1) logger.info('hello', { seq });
-    stay();
+    setInterval(() => logger.info('hello'), 1000); // an app keeps its logger
   },
 
   /** bunyan to standard output, and to a stream of the app's own. */
