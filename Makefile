@@ -22,13 +22,15 @@ run: .venv/.installed ## start the agent and a PostgreSQL for it to watch; ends 
 test test-rest: export PYTHONDONTWRITEBYTECODE :=
 PYTEST := .venv/bin/pytest -q --durations=10
 BESIDE := -n 4 --dist worksteal
+# What `make test` leaves out waits more than it computes.
+WAITING := -n 6 --dist worksteal
 
 test: test-tools ## unit tests, and the integration tests that prove the parts together (3 minutes)
 	$(PYTEST) $(BESIDE) tests/unit tests/integration -m "core and not alone"
 	$(PYTEST) tests/integration -m "core and alone"
 
 test-rest: test-tools ## what `make test` leaves out
-	$(PYTEST) $(BESIDE) tests/integration tests/lab/unit -m "not core and not alone"
+	$(PYTEST) $(WAITING) tests/integration tests/lab/unit -m "not core and not alone"
 	$(PYTEST) tests/integration tests/lab/unit -m "not core and alone"
 
 test-all: test test-rest ## everything (12 minutes)

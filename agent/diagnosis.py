@@ -1,13 +1,14 @@
 """From verdicts to one Report: runs every rule, decides UNKNOWN and hysteresis once for all.
 
 A rule is asked at every wake-up of the schedule.  Below half coverage of what it needs the answer is
-UNKNOWN, whatever it says.  A finding appears after ``for_seconds`` of present and disappears after
+UNKNOWN, whatever it says.  One that comes and goes stays (``STEADY_SECONDS``).  A finding appears after ``for_seconds`` of present and disappears after
 ``clear_seconds`` of absent; an unknown in between ends it at once, because nobody can vouch for it.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ from agent.report import AgentSelf, Check, Finding, Report, RuledOut, Status, Un
 from agent.rules import RULES
 from agent.rules.causal_graph import GRAPH, CausalGraph
 from agent.rules.rule import Absent, Judgement, Present, Rule, Unknown
+from agent.suspects import suspects
 from agent.verdict import conclude, explain, in_order
 from agent.views import blind_spots
 from agent.views.breakdown import build_breakdown
 from agent.views.cpu import CpuBreakdown, cpu_breakdown
+from agent.views.stalled import Stalled, stalled
 from probes.host.platform import PlatformReading
 from probes.reading import Code, Reading
 
@@ -31,6 +34,8 @@ _log = logging.getLogger("stallscope.diagnosis")
 Verdict = Literal["present", "absent", "unknown"]
 LEAST_COVERAGE = 0.5
 BREAKDOWN_SECONDS = 60.0
+#: A finding that comes back within so long after it cleared then stays for as long: it comes and goes, and status and alerts need not.
+STEADY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,8 @@ class _State:
     pending: float | None = None
     clearing: float | None = None
     since: float = 0.0
+    cleared: float = -math.inf
+    returned: bool = False
     last: Present | None = None
 
 
@@ -138,28 +145,33 @@ class Engine:
                 seen = f"seen for {now - state.pending:.0f} s, reported after {rule.for_seconds:g} s"
                 return Unknown(seen, code=Code.NOT_YET)
             if state.verdict != "present":
+                state.returned = now - state.cleared < STEADY_SECONDS
                 state.since = judgement.started if judgement.started is not None else state.pending
             state.verdict, state.last = "present", judgement
             return judgement
         state.pending = None
         if isinstance(judgement, Absent) and state.verdict == "present" and state.last is not None:
             state.clearing = now if state.clearing is None else state.clearing
-            if now - state.clearing < rule.clear_seconds:
+            if now - state.clearing < (STEADY_SECONDS if state.returned else rule.clear_seconds):
                 return state.last
+            state.cleared, state.returned = now, False
         state.clearing = None
         state.verdict = "absent" if isinstance(judgement, Absent) else "unknown"
         return judgement
 
     def _report(self, answers: Mapping[str, Judgement], agent: AgentSelf) -> Report:
         present = {rule: a for rule, a in answers.items() if isinstance(a, Present)}
-        findings = in_order([self._finding(rule, present) for rule in self.rules if rule.id in present])
+        harm = stalled(self._history)
+        sizes = {rule.id: harm.number(rule.stalls) for rule in self.rules if rule.id in present}
+        findings = in_order([self._finding(rule, present, harm, sizes) for rule in self.rules if rule.id in present])
         blind = [r.id for r in self.rules if r.vital and isinstance(answers[r.id], Unknown)]
         unknown = tuple(
             UnknownRule(rule, a.because, a.remedy, a.code) for rule, a in answers.items() if isinstance(a, Unknown)
         )
         cpu = cpu_breakdown(self._history, BREAKDOWN_SECONDS)
         platform = self._history.latest(PlatformReading)
-        verdict = conclude(self._history, findings, answers, cpu, blind=bool(blind))
+        four = suspects(self._history, self.rules, findings, answers, cpu)
+        verdict = conclude(self._history, findings, answers, cpu, four, blind=bool(blind))
         return Report(
             status=verdict.status,
             verdict=verdict.sentence,
@@ -171,15 +183,19 @@ class Engine:
             ),
             unknown=unknown,
             cannot_see=blind_spots.cannot_see(self._history),
-            breakdown=build_breakdown(self._history, BREAKDOWN_SECONDS, cpu),
+            breakdown=build_breakdown(self._history, BREAKDOWN_SECONDS, cpu, harm),
             platform=platform.summary if platform is not None else {},
             agent=agent,
             checks=self._checks(cpu, findings, verdict.status),
+            suspects=four,
         )
 
-    def _finding(self, rule: Rule, present: Mapping[str, Present]) -> Finding:
-        judgement = present[rule.id]
-        above, contributing = explain(rule.id, present, self._graph)
+    def _finding(
+        self, rule: Rule, present: Mapping[str, Present], harm: Stalled, sizes: Mapping[str, float | None]
+    ) -> Finding:
+        judgement, size = present[rule.id], sizes[rule.id]
+        above, contributing = explain(rule.id, present, self._graph, sizes)
+        ratio = harm.share(size)
         return Finding(
             rule=rule.id,
             title=rule.title,
@@ -193,6 +209,8 @@ class Engine:
             explained_by=above,
             share=judgement.share,
             contributing=contributing,
+            stalled=None if size is None else round(size, 2),
+            stalled_share=None if ratio is None else round(ratio, 4),
         )
 
     def _checks(

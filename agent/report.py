@@ -18,6 +18,7 @@ from probes.reading import Code
 
 Status = Literal["pass", "warn", "fail"]
 Severity = Literal["info", "warning", "critical"]
+SuspectState = Literal["convicted", "cleared", "unknown", "not looked at"]
 Scope = Literal["own container", "whole instance", "the app"]
 
 
@@ -48,7 +49,9 @@ class Finding:
     connection it is about.  ``disproof`` is the observation that would prove the finding wrong.
     ``explained_by`` names a more specific finding of which this one is only the mechanism.  ``share`` is how much of the
     time, or of the connections, is lost to it: 0 to 1, ``None`` where the rule does not measure that.  ``contributing`` names
-    findings that could be its cause and are too small to explain it alone.
+    findings that could be its cause and are too small to explain it alone.  ``stalled`` is the mean number of threads, connections and
+    waiters for a pool that stand still for it at any moment, and ``stalled_share`` that number over all that run or would go on if
+    they could; ``None`` where what it holds up cannot be seen.
     """
 
     rule: str
@@ -63,6 +66,17 @@ class Finding:
     explained_by: str | None = None
     share: float | None = None
     contributing: tuple[str, ...] = ()
+    stalled: float | None = None
+    stalled_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """CPU, database, network or logs: what became of it, and the number that says so, or how it would be looked at."""
+
+    name: str
+    state: SuspectState
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +121,9 @@ class Breakdown:
     (``growth_entries``, ``growth_bytes``), ``seconds_to_drain`` while it shrinks, and ``backing``; what is not known is left out.
     ``memory``: "app" or "own" -> bytes in use without page cache, ``limit_bytes``, ``growth_bytes`` per second and
     ``seconds_to_limit`` while it grows, of the group nearest to its limit.
+    ``stalled``: threads, connections and waiters for pools, by group -> what they do or stand still for -> mean number at any moment.
+    ``threads_of`` says whose threads these are: "the app", or "this container" where the app's use of the CPU cannot be seen and
+    they are those of one thread that is always ready.
     """
 
     cpu: Mapping[str, float] = field(default_factory=dict)
@@ -115,6 +132,8 @@ class Breakdown:
     sessions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     logs: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)
     memory: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    stalled: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    threads_of: str = "this container"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +182,7 @@ class Report:
     platform: Mapping[str, Any]
     agent: AgentSelf
     checks: Mapping[str, tuple[Check, ...]]
+    suspects: tuple[Suspect, ...] = ()
 
 
 def to_json(report: Report) -> dict[str, Any]:

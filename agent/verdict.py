@@ -1,10 +1,11 @@
 """The sum of all findings: what explains what, in which order, and the status, headline and exit code, from one value.
 
-*Order.*  Causes before their mechanisms, then by severity, and among those of one severity by the share of the time or of the
-connections that is lost to them.
+*Order.*  Causes before their mechanisms, then by severity, and among those of one severity by harm: what stands still for them
+(:mod:`agent.views.stalled`), or, where that is not seen, the share of the time or of the connections that is lost to them.
 
-*Explaining needs size.*  A cause of which both shares are known explains an effect when its own share is half of the effect's
-or more; a smaller one is named beside it as contributing.
+*Explaining needs size.*  A cause explains an effect when as much stands still for it as half of what the effect holds up, or more,
+or, where that is not seen of both, by their shares; who is less severe must be as large as the effect itself.  A smaller
+cause is named beside the effect as contributing.
 
 *Healthy* means that what can be seen was looked at and nothing above the bar was lost.  What was not looked at is named, because
 a suspect whom nobody watches has not been cleared.
@@ -12,11 +13,11 @@ a suspect whom nobody watches has not been cleared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.history import History
-from agent.report import Finding, Severity, Status
+from agent.report import Finding, Severity, Status, Suspect
 from agent.rules.causal_graph import CausalGraph
 from agent.rules.rule import Judgement, Present, Unknown
 from agent.views.attribution import Causes
@@ -24,9 +25,6 @@ from agent.views.cpu import RUNNING, CpuBreakdown, spin_view
 from probes.app.processes import ProcessesReading
 from probes.cpu.spinner import STOP_GAP_SECONDS
 from probes.host.platform import PlatformReading
-from probes.logs.reading import BacklogReading
-from probes.postgres.probe import PostgresReading
-from probes.sockets.connections import ConnectionsReading
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 #: From this availability on, more CPU would change nothing that a person could notice.
@@ -37,6 +35,10 @@ LEAST_SPINS = 2
 SPINS_SECONDS = 120.0
 #: Of an effect's share a cause must have so much to explain it by itself.
 ENOUGH = 0.5
+#: Parts of the work in progress from which a cause's is said.
+WORTH = 0.02
+#: A warning that is smaller than what is critical does not stand above it.
+AS_LARGE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +50,32 @@ class Verdict:
     conclusive: bool
 
 
-def explain(rule: str, present: Mapping[str, Present], graph: CausalGraph) -> tuple[str | None, tuple[str, ...]]:
-    """(the finding that explains this one, those that only contribute to it)."""
-    effect = present[rule]
+def explain(
+    rule: str, present: Mapping[str, Present], graph: CausalGraph, sizes: Mapping[str, float | None]
+) -> tuple[str | None, tuple[str, ...]]:
+    """(the finding that explains this one, those that only contribute to it).  ``sizes``: how much stands still for each."""
+    effect, size = present[rule], sizes.get(rule)
     causes = [cause for cause in dict.fromkeys(graph.causes(rule, effect.cases)) if cause in present]
-    able = [cause for cause in causes if _can_explain(present[cause], effect)]
+    able = [cause for cause in causes if _can_explain(present[cause], sizes.get(cause), effect, size)]
     above = next(iter(able), None)
     return above, () if above is not None else tuple(c for c in causes if present[c].severity != "info")
 
 
-def _can_explain(cause: Present, effect: Present) -> bool:
+def _can_explain(cause: Present, cause_size: float | None, effect: Present, effect_size: float | None) -> bool:
     """What holds nobody up now is not the cause of what does, and what holds up few not that of what holds up many."""
     if cause.severity == "info":
         return effect.severity == "info"
-    if cause.share is None or effect.share is None:
-        return True
-    return cause.share >= ENOUGH * effect.share
+    if cause_size is not None and effect_size is not None:
+        return cause_size >= effect_size * (ENOUGH if _rank(cause.severity) >= _rank(effect.severity) else AS_LARGE)
+    return cause.share is None or effect.share is None or cause.share >= ENOUGH * effect.share
+
+
+def _rank(severity: Severity) -> int:
+    return SEVERITIES.index(severity)
+
+
+def _harm(finding: Finding) -> float:
+    return (finding.share or 0.0) if finding.stalled_share is None else finding.stalled_share
 
 
 def in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -71,7 +83,7 @@ def in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(
         sorted(
             findings,
-            key=lambda f: (f.explained_by is not None, -SEVERITIES.index(f.severity), -(f.share or 0.0), -f.confidence),
+            key=lambda f: (f.explained_by is not None, -_rank(f.severity), -_harm(f), -f.confidence),
         )
     )
 
@@ -81,6 +93,7 @@ def conclude(
     findings: Sequence[Finding],
     answers: Mapping[str, Judgement],
     cpu: CpuBreakdown | None,
+    four: Sequence[Suspect],
     *,
     blind: bool,
 ) -> Verdict:
@@ -98,27 +111,36 @@ def conclude(
     available = min(cpu.shares[RUNNING], view.available)
     if available < GOOD:
         return Verdict("warn", _short_of_cpu(cpu, view.causes, view.available), conclusive=True)
-    seen, unseen = _looked_at(history)
-    also = f" Looked at: {', '.join(seen)}." + (f" Not looked at: {'; '.join(unseen)}." if unseen else "")
     return Verdict(
         "pass",
         f"Nothing takes the CPU away: it was available {available:.1%} of the time whenever it was wanted. "
-        f"Changing the billing mode or the CPU limit will not help.{also}",
+        f"Changing the billing mode or the CPU limit will not help.{_looked_at(history, four)}",
         conclusive=True,
     )
 
 
 def _worst(findings: Sequence[Finding], *, blind: bool) -> Status:
-    worst = max(SEVERITIES.index(f.severity) for f in findings)
+    worst = max(_rank(f.severity) for f in findings)
     return "fail" if worst == 2 else "warn" if worst == 1 or blind else "pass"
 
 
 def _name(causes: Sequence[Finding]) -> str:
-    """Up to three causes with the number that convicts each."""
+    """Up to three causes with the number that convicts each, and how much of the work each holds up."""
     said = "; ".join(f"{_inside(f.title)}: {f.evidence[0].text}" for f in causes[:3])
     if all(f.severity == "info" for f in causes):
         said = f"nothing is held up now, but worth knowing: {said}"
-    return f"{said[0].upper()}{said[1:]}."
+    return f"{said[0].upper()}{said[1:]}.{_parts(causes)}"
+
+
+def _parts(causes: Sequence[Finding]) -> str:
+    """How much of the work each of them holds up, as far as the first one's is seen."""
+    shares = [f.stalled_share or 0.0 for f in causes if f.severity != "info"]
+    if not shares or shares[0] < WORTH:
+        return ""
+    others = ", ".join(f"{share:.0%}" for share in shares[1:3] if share >= WORTH)
+    if not others:
+        return f" It holds up {shares[0]:.0%} of the work in progress."
+    return f" The first holds up {shares[0]:.0%} of the work in progress, what follows {others}: change the first, then measure again."
 
 
 def _short_of_cpu(cpu: CpuBreakdown, spun: Causes, by_spins: float) -> str:
@@ -142,31 +164,15 @@ def _short_of_cpu(cpu: CpuBreakdown, spun: Causes, by_spins: float) -> str:
     )
 
 
-def _looked_at(history: History) -> tuple[list[str], list[str]]:
+def _looked_at(history: History, four: Sequence[Suspect]) -> str:
     """Which suspects were watched, and which were not, each with how they would be."""
-    seen, unseen = ["CPU"], []
-    for name, found, how in _suspects(history):
-        if found:
-            seen.append(name)
-        else:
-            unseen.append(f"{name} ({how})")
-    return seen, unseen
-
-
-def _suspects(history: History) -> Iterator[tuple[str, bool, str]]:
-    database = any(
-        history.window(PostgresReading, SPINS_SECONDS, target) for target in history.targets(PostgresReading)
-    )
-    sockets = any(
-        sum((reading.connections or {}).values()) for reading in history.window(ConnectionsReading, SPINS_SECONDS)
-    )
-    yield "database", database or sockets, "postgres.targets names it"
-    logs = any(history.window(BacklogReading, SPINS_SECONDS, target) for target in history.targets(BacklogReading))
-    yield "logs", logs, "a hook in the app, or logs.files and logs.metrics_urls"
-    app = history.latest(ProcessesReading) is not None
+    seen = [suspect.name for suspect in four if suspect.state != "not looked at"]
+    unseen = [f"{suspect.name} ({suspect.text})" for suspect in four if suspect.state == "not looked at"]
     platform = history.latest(PlatformReading)
-    if platform is not None and platform.environment == "kubernetes":
-        yield "the app's processes", app, "shareProcessNamespace: true and app.process"
+    if platform is not None and platform.environment == "kubernetes" and history.latest(ProcessesReading) is None:
+        unseen.append("the app's processes (shareProcessNamespace: true and app.process)")
+    also = f" Not looked at: {'; '.join(unseen)}." if unseen else ""
+    return f" Looked at: {', '.join(seen)}.{also}"
 
 
 def _inside(title: str) -> str:

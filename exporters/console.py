@@ -6,12 +6,24 @@ It takes the contract's plain dicts, not the dataclasses, so that ``stallscope r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
 WIDTH = 96
 _COLOURS = {"pass": "32", "warn": "33", "fail": "31", "info": "36", "warning": "33", "critical": "31", "dim": "2", "bold": "1"}  # fmt: skip
+#: The opening is read by somebody who is tired.
+LINES, LEAST_WIDTH = 6, 60
+#: Parts of the breakdowns in words.
+_PARTS = {
+    "quota": "CPU limit", "hypervisor": "hypervisor", "contention": "other work", "freeze": "freeze", "unknown": "unknown",
+    "computes": "the app computes", "server": "the server works", "lock": "lock", "other_side": "the other side", "network": "network",
+    "held": "held by the app", "idle": "idle", "own_pace": "may be meant to wait",
+}  # fmt: skip
+#: State of a suspect -> colour and word.
+_STATES = {
+    "convicted": ("fail", "GUILTY"), "cleared": ("pass", "ok"), "unknown": ("warn", "unknown"), "not looked at": ("dim", "not watched"),
+}  # fmt: skip
 _WORDS = {"pass": "HEALTHY", "warn": "WARNING", "fail": "FAILING"}
 
 
@@ -23,48 +35,120 @@ class _Paint:
         return f"\x1b[{_COLOURS[style]}m{text}\x1b[0m" if self._colour else text
 
 
-def render(report: Mapping[str, Any], *, colour: bool = False) -> str:
-    """The whole report, ending in a newline."""
+def render(report: Mapping[str, Any], *, colour: bool = False, verbose: bool = True, width: int = WIDTH) -> str:
+    """The report, ending in a newline: the opening alone, or, ``verbose``, everything.  ``width`` is in columns."""
     paint = _Paint(colour)
-    parts = [
-        _head(report, paint),
-        _breakdown(report, paint),
-        _round_trips(report, paint),
-        _database(report, paint),
-        _logs(report, paint),
-        _findings(report, paint),
-        _list("Ruled out", report["ruled_out"], "rule", paint),
-        _list("Cannot be judged here", report["unknown"], "rule", paint),
-        _list("Out of sight from here", report["cannot_see"], "what", paint),
-        _foot(report, paint),
-    ]
+    parts: list[Iterable[str]] = [_opening(report, paint, max(width, LEAST_WIDTH))]
+    if verbose:
+        parts += [
+            [""],
+            _breakdown(report, paint),
+            _stalled(report, paint),
+            _round_trips(report, paint),
+            _database(report, paint),
+            _logs(report, paint),
+            _findings(report, paint),
+            _list("Ruled out", report["ruled_out"], "rule", paint),
+            _list("Cannot be judged here", report["unknown"], "rule", paint),
+            _list("Out of sight from here", report["cannot_see"], "what", paint),
+            _foot(report, paint),
+        ]
     return "\n".join(line for part in parts for line in part) + "\n"
 
 
 def headline(report: Mapping[str, Any], *, colour: bool = False) -> str:
     """The verdict alone: the first lines of the report."""
-    return "\n".join(_head(report, _Paint(colour)))
+    return "\n".join(_head(report, _Paint(colour), WIDTH))
 
 
-def _head(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
+def _opening(report: Mapping[str, Any], paint: _Paint, width: int) -> Iterator[str]:
+    """At most six lines, unless the change itself is longer: the verdict, what to change, what it is not, and the four suspects."""
+    suspects, more = _suspects(report, paint, width), list(_first_step(report, width))
+    yield from _head(report, paint, width, max(1, LINES - len(suspects) - len(more)))
+    yield from more
+    yield from suspects
+
+
+def _first_step(report: Mapping[str, Any], width: int) -> Iterator[str]:
+    """What to change for the first cause, and what it looks like, or would be changed in vain."""
+    cause = next((f for f in report["findings"] if not f.get("explained_by")), None)
+    if cause is None:
+        return
+    advice = cause["advice"]
+    yield f"{'do':<9} {next(iter(advice['changes']), advice['summary'])}"  # to be copied: never cut
+    effects = [f["title"] for f in report["findings"] if f.get("explained_by") == cause["rule"]]
+    if effects:
+        yield _cut(f"{'looks as':<9} {'; '.join(effects)}", width)
+    elif advice["will_not_help"]:
+        yield _cut(f"{'in vain':<9} {advice['will_not_help']}", width)
+
+
+def _suspects(report: Mapping[str, Any], paint: _Paint, width: int) -> list[str]:
+    """Who is guilty, who is not and by which number, and who was not looked at."""
+    said: list[tuple[str, str]] = []
+    lines: list[str] = []
+    used = width
+    for suspect in report.get("suspects", ()):
+        style, word = _STATES.get(suspect["state"], ("dim", suspect["state"]))
+        number = f" ({suspect['text']})" if suspect["text"] and suspect["state"] != "not looked at" else ""
+        said.append((style, f"{suspect['name']} {word}{number}"))
+    for style, text in said:
+        if used + 3 + len(text) > width:
+            lines.append(f"{'' if lines else 'suspects':<9} ")
+            used = 10
+        else:
+            lines[-1] += " · "
+            used += 3
+        lines[-1] += paint(style, text)
+        used += len(text)
+    return lines
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else f"{line[: width - 3]}..."
+
+
+def _head(report: Mapping[str, Any], paint: _Paint, width: int, most: int = 100) -> Iterator[str]:
     word = _WORDS[report["status"]] if report["conclusive"] else "UNKNOWN"
-    lines = wrap(report["verdict"], WIDTH - 10)
+    lines = wrap(report["verdict"], width - 10)
+    if len(lines) > most:
+        lines = [*lines[: most - 1], _cut(f"{lines[most - 1]} {lines[most]}", width - 10)]
     yield f"{paint(report['status'], f'{word:<9}')} {paint('bold', lines[0])}"
     for line in lines[1:]:
         yield " " * 10 + paint("bold", line)
-    yield ""
 
 
 def _breakdown(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
-    cpu = report["breakdown"]["cpu"]
-    if not cpu:
+    """The chart: the app's own threads where they can be seen, else what work in this container would meet."""
+    threads = report["breakdown"].get("stalled", {}).get("threads", {})
+    if report["breakdown"].get("threads_of") == "the app" and threads:
+        whole = sum(threads.values())
+        shares = {part: number / whole for part, number in threads.items()}
+        title = f"What the app's threads did in the last minute ({whole:.2f} wanted to run at any moment)"
+    else:
+        shares = {part.removeprefix("suspended_"): share for part, share in report["breakdown"]["cpu"].items()}
+        title = "What a thread that wants to run met in this container in the last minute (the app's own are not seen)"
+    if not shares:
         return
-    yield paint("bold", "Where the CPU time of the last minute went")
-    for part, share in cpu.items():
+    yield paint("bold", title)
+    for part, share in shares.items():
         if share >= 0.0005 or part == "running":
             bar = "█" * round(share * 40)
-            yield f"  {part.replace('_', ' '):<24} {share:7.1%}  {bar}".rstrip()
+            name = part if part == "running" else f"held: {_PARTS.get(part, part)}"
+            yield f"  {name:<24} {share:7.1%}  {bar}".rstrip()
     yield ""
+
+
+def _stalled(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
+    """What connections and pool waiters do or wait for."""
+    groups = {g: parts for g, parts in report["breakdown"].get("stalled", {}).items() if g != "threads" and parts}
+    for group, parts in groups.items():
+        shown = ", ".join(f"{_PARTS.get(part, part)} {number:.1f}" for part, number in parts.items() if number >= 0.05)
+        yield f"{paint('bold', f'Mean number of {group}')}: {sum(parts.values()):.1f}" + (
+            f" = {shown}" if shown else ""
+        )
+    if groups:
+        yield ""
 
 
 def _round_trips(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
@@ -81,14 +165,10 @@ def _round_trips(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
 
 
 def _database(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
-    for remote, shares in report["breakdown"].get("connections", {}).items():
-        shown = ", ".join(f"{what} {share:.0%}" for what, share in shares.items() if share >= 0.005)
-        if shown:
-            yield f"{paint('bold', f'Connections to {remote}')}: {shown}"
     for target, numbers in report["breakdown"].get("sessions", {}).items():
         shown = ", ".join(f"{what} {number:.1f}" for what, number in numbers.items() if number >= 0.05)
         yield f"{paint('bold', f'Sessions of database {target!r}')}: {shown or 'none but the agent'}"
-    if any(report["breakdown"].get(part) for part in ("connections", "sessions")):
+    if report["breakdown"].get("sessions"):
         yield ""
 
 

@@ -97,6 +97,15 @@ class ReportCollector(Collector):
         for part, share in report.breakdown.cpu.items():
             parts.add_metric((part,), share)
         yield parts
+        stalled = GaugeMetricFamily(
+            "stallscope_stalled",
+            "Threads, connections and waiters for pools by what they do or what holds them up: mean number over the last 60 s.",
+            labels=["group", "part"],
+        )
+        for group, numbers in report.breakdown.stalled.items():
+            for part, number in numbers.items():
+                stalled.add_metric((group, part), number)
+        yield stalled
         info = InfoMetricFamily("stallscope_platform", "Where the agent runs.")
         info.add_metric((), dict(snapshot.platform_labels))
         yield info
@@ -118,12 +127,20 @@ class ReportCollector(Collector):
             "How much of the time, or of the connections, is lost to a finding that is present, where it measures that.",
             labels=["rule"],
         )
+        stalled = GaugeMetricFamily(
+            "stallscope_finding_stalled",
+            "Threads, connections and waiters for a pool that a finding holds up at any moment, where that is seen.",
+            labels=["rule"],
+        )
         for finding in findings:
+            if finding.stalled is not None:
+                stalled.add_metric((finding.rule,), finding.stalled)
             found.add_metric((finding.rule, finding.severity, finding.explained_by or ""), 1.0)
             if finding.share is not None:
                 lost.add_metric((finding.rule,), finding.share)
         yield found
         yield lost
+        yield stalled
 
     def _agent(self, snapshot: Snapshot) -> Iterator[Metric]:
         agent = snapshot.report.agent

@@ -12,6 +12,7 @@ import errno
 import gc
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -103,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument(
         "--for", dest="seconds", type=_duration, default=30.0, metavar="DURATION", help="how long (default 30s)"
     )
+    doctor.add_argument("-v", "--verbose", action="store_true", help="everything, not the opening alone")
     doctor.set_defaults(command=_doctor)
 
     demo = commands.add_parser("demo", help="make a stall here, on a PostgreSQL of our own, and watch it being found")
@@ -111,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
 
     report = commands.add_parser("report", parents=[output], help="the report of a running agent")
     report.add_argument("url", metavar="URL", help="the agent's address, like http://127.0.0.1:9768")
+    report.add_argument("-v", "--verbose", action="store_true", help="everything, not the opening alone")
     report.set_defaults(command=_report)
 
     check = commands.add_parser("check-config", parents=[settings, output], help="check the settings and show them")
@@ -205,7 +208,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     except OSError as error:
         complain(f"cannot measure: {error.strerror or error}")
         return UNAVAILABLE
-    return _show(report, arguments.json)
+    return _show(report, as_json=arguments.json, verbose=arguments.verbose)
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -214,13 +217,18 @@ def _demo(arguments: argparse.Namespace) -> int:
     return show(arguments.stall)
 
 
-def _show(report: dict[str, Any], as_json: bool) -> int:
+def _show(report: dict[str, Any], *, as_json: bool, verbose: bool) -> int:
     from exporters import console  # noqa: PLC0415 - only for output
 
     if as_json:
         print(json.dumps(report, indent=2))
     else:
-        print(console.render(report, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ), end="")
+        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        width = min(console.WIDTH, shutil.get_terminal_size((console.WIDTH, 24)).columns)
+        whole = console.render(report, colour=colour, width=width)  # a report of which a part is missing is none
+        print(whole if verbose else console.render(report, colour=colour, verbose=False, width=width), end="")
+        if not verbose:
+            print(f"{'more':<9} -v: findings, numbers, what is ruled out and what cannot be seen")
     if report["findings"]:
         return FINDINGS
     return HEALTHY if report["conclusive"] else CANNOT_TELL
@@ -235,7 +243,7 @@ def _report(arguments: argparse.Namespace) -> int:
         complain(f"{error}")
         return UNAVAILABLE
     try:
-        return _show(report, arguments.json)
+        return _show(report, as_json=arguments.json, verbose=arguments.verbose)
     except (LookupError, TypeError, ValueError, AttributeError):
         complain(f"{arguments.url}: the answer is not a whole report of stallscope")
         return UNAVAILABLE

@@ -93,6 +93,10 @@ class Rule:
     vital: bool = False
     uses: tuple[type[Reading], ...] = ()
     judges_coverage: bool = False
+    #: "CPU", "database", "network" or "logs"; "app" for what only the app can mend.
+    suspect: str = "app"
+    #: Parts of :mod:`agent.views.stalled` whose threads, connections and waiters stand still for it.
+    stalls: tuple[str, ...] = ()
 
     @property
     def sources(self) -> tuple[type[Reading], ...]:

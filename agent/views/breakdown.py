@@ -6,13 +6,14 @@ from agent.history import History
 from agent.report import Breakdown
 from agent.views import backlog, connections, memory
 from agent.views.cpu import CpuBreakdown, round_trips
+from agent.views.stalled import Stalled
 from probes.host.platform import PlatformReading
 from probes.postgres.probe import PostgresReading
 from probes.postgres.round_trip import PARTS as ROUND_TRIP_PARTS
 from probes.postgres.server import PostgresServerReading
 
 
-def build_breakdown(history: History, seconds: float, cpu: CpuBreakdown | None) -> Breakdown:
+def build_breakdown(history: History, seconds: float, cpu: CpuBreakdown | None, harm: Stalled) -> Breakdown:
     """Of the last ``seconds``; ``cpu`` has been worked out already, ``None`` while unmeasured."""
     platform = history.latest(PlatformReading)
     limited = platform is not None and platform.counters["cgroup_memory"].counts
@@ -26,6 +27,10 @@ def build_breakdown(history: History, seconds: float, cpu: CpuBreakdown | None) 
         },
         sessions={target: numbers for target, numbers in sessions.items() if numbers},
         logs=backlog.logs(history, seconds),
+        stalled={
+            group: {part: round(number, 3) for part, number in parts.items()} for group, parts in harm.groups.items()
+        },
+        threads_of=harm.whose,
         memory=memory.memories(history, seconds) if limited else {},
     )
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.history import History, once
+from probes.postgres.held import STATES
 from probes.postgres.server import CLIENT_WAITS, HIDDEN, LOCK, NOT_EXECUTING, PostgresServerReading
 from probes.sockets.connections import ConnectionsReading
 
@@ -29,12 +30,16 @@ class Connections:
     """Of the waiting those in a wait that may be meant so, ..."""
     unread_long: float
     """... and of the unread those that may read at their own pace."""
+    idle_long: float
+    """Of the idle those on which nothing has moved for over a second."""
     waiters: float
     """Different connections that waited, not for long, within a minute."""
     busy_waiters: float
     """Of them those that asked often."""
     wait_seconds: float
     min_rtt_seconds: float | None
+    per_second: float
+    """Round trips of all of them together, about."""
     busiest_per_second: float
     request_bytes: float
     opened_per_second: float
@@ -90,10 +95,12 @@ def connections(history: History, seconds: float) -> dict[str, Connections]:
             idle=_mean([_of(r.idle_ratio, remote) for r in seen], weights),
             waiting_long=_mean([_of(r.waiting_long_ratio, remote) for r in seen], weights),
             unread_long=_mean([_of(r.unread_long_ratio, remote) for r in seen], weights),
+            idle_long=_mean([_of(r.idle_long_ratio, remote) for r in seen], weights),
             busy_waiters=_of(seen[-1].busy_waiters, remote),
             waiters=_of(seen[-1].waiters, remote),
             wait_seconds=2 * _mean([_of(r.waiting_seconds, remote) for r in seen], waits),
             min_rtt_seconds=min((x for r in seen if (x := (r.min_rtt_seconds or {}).get(remote)) is not None), default=None),
+            per_second=_mean([_of(r.round_trips_per_second, remote) for r in seen]),
             busiest_per_second=_mean([_of(r.busiest_round_trips_per_second, remote) for r in seen]),
             request_bytes=_mean([_of(r.request_bytes, remote) for r in seen]),
             opened_per_second=max(
@@ -129,7 +136,7 @@ def sessions(history: History, seconds: float, target: str) -> Sessions | None:
     return Sessions(
         active,
         idle=_mean([_of(r.sessions, "idle") for r in readings]),
-        idle_in_transaction=_mean([_of(r.sessions, "idle in transaction") for r in readings]),
+        idle_in_transaction=_mean([sum(_of(r.sessions, state) for state in STATES) for r in readings]),
         executing_seconds=2 * _mean(ages, executing),
         at_work=sum(number > 0 for number in executing),
         readings=len(readings),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from agent.history import History
 from agent.report import Evidence
@@ -32,6 +32,8 @@ class PoolView:
     #: Mean seconds for a connection, ``None`` while there was none: of all acquires, or of those that waited.
     mean_wait: float | None
     of_waits: bool
+    #: Who waits at any moment: sampled, or the seconds that were waited, per second; ``None`` where neither is told.
+    mean_waiting: float | None
     gave_up: float
 
     def full(self, share: float) -> set[int]:
@@ -81,8 +83,16 @@ def view(readings: Sequence[PoolReading], pool: str) -> PoolView:
         waiting=waiting,
         mean_wait=waited / number if known else None,
         of_waits=not acquires,
+        mean_waiting=_mean_waiting(waiting, sum(spent.values()) if spent else None, sum(r.seconds for r in samples)),
         gave_up=sum(values_of("timeouts").values()),
     )
+
+
+def _mean_waiting(sampled: Mapping[int, float], waited: float | None, seconds: float) -> float | None:
+    known = [fmean(sampled.values())] if sampled else []
+    if waited is not None and seconds > 0:
+        known.append(waited / seconds)
+    return max(known, default=None)
 
 
 def holders(history: History, seconds: float) -> Evidence | None:

@@ -9,7 +9,7 @@ Each question stands alone.  What this role, version or installation does not an
 and is asked again in an hour; the rest goes on.  A role without ``pg_monitor`` sees the states of its own
 role's sessions: the app's, when it is the app's.
 
-Longer than a probe should be: five questions, each with what it means that it is not answered.
+Longer than a probe should be: six questions, each with what it means that it is not answered.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 from probes.counters import Counters
 from probes.postgres import sql
 from probes.postgres.failures import REFUSED, LinkFailed
+from probes.postgres.held import STATES, Holder, holders
 from probes.postgres.link import Row
 from probes.postgres.locks import ADVISORY, Blocked, LockWaits
 from probes.postgres.probe import PostgresProbe
@@ -49,6 +50,7 @@ HOW_LONG = Unseen(
     "this role may not see since when others wait, and they have been seen once: the next slot knows more",
     Code.NOT_PERMITTED,
 )
+NOBODY_HOLDS = Unseen("no session was idle in transaction", Code.IDLE)
 NOBODY_WAITS = Unseen("nobody waits for a lock", Code.IDLE)
 
 
@@ -59,7 +61,9 @@ class PostgresServerReading(Reading):
     probe: ClassVar[str] = "postgres_server"
     labelled: ClassVar[bool] = True
     #: Ages: that they are hidden ``active`` and ``blocked`` say too.
-    told_elsewhere: ClassVar[frozenset[str]] = frozenset({"executing_seconds", "blocked_seconds"})
+    told_elsewhere: ClassVar[frozenset[str]] = frozenset(
+        {"executing_seconds", "blocked_seconds", "idle_in_transaction_seconds"}
+    )
 
     sessions: Mapping[str, float] | None = gauge(
         "Other sessions of the database by state; hidden: this role may not see it", by="state"
@@ -67,6 +71,9 @@ class PostgresServerReading(Reading):
     active: Mapping[str, float] | None = gauge("Active sessions by what they wait for; running: nothing", by="wait")
     executing_seconds: float | None = gauge(
         "Age of the statements that the server works on, neither waiting for a client nor for a lock, on average"
+    )
+    idle_in_transaction_seconds: float | None = gauge(
+        "For how long the longest silent session in a transaction has asked nothing"
     )
     blocked: float | None = gauge("Sessions that wait for a lock of another, without those that stand by")
     blocked_seconds: float | None = gauge(
@@ -93,6 +100,8 @@ class PostgresServerReading(Reading):
     standby: bool | None = flag("Whether it is a standby")
     waits: tuple[Blocked, ...] = ()
     """Those who are ``blocked``."""
+    holders: tuple[Holder, ...] = ()
+    """Those who are longest idle in transaction."""
     leaders: frozenset[int] = frozenset()
     """For whom the others stand by."""
     service: str = ""
@@ -135,6 +144,7 @@ class PostgresServerProbe:
                 self._facts = ((await self._ask("facts", sql.FACTS)) or [()])[0]
                 self._connection = self._database.connection
             fields |= await self._sample_sessions()
+            fields |= await self._read_holders(fields["sessions"] or {})
             fields |= await self._read_locks()
             fields |= _without_standbys(fields)
             fields |= await self._read_totals()
@@ -190,6 +200,14 @@ class PostgresServerProbe:
         if not count:
             self._unseen["executing_seconds"] = Unseen("no statement was being executed", Code.IDLE)
         return {"sessions": states, "active": active, "executing_seconds": age / count if count else None}
+
+    async def _read_holders(self, sessions: Mapping[str, float]) -> dict[str, Any]:
+        """Asked only while somebody is idle in transaction."""
+        if not any(sessions.get(state) for state in STATES):
+            self._unseen["idle_in_transaction_seconds"] = NOBODY_HOLDS
+            return {}
+        found = holders(await self._ask("holders", sql.HOLDERS, "idle_in_transaction_seconds") or ())
+        return {"holders": found, "idle_in_transaction_seconds": found[0].idle_seconds if found else None}
 
     async def _read_locks(self) -> dict[str, Any]:
         query = sql.locks(self._database.server_version)

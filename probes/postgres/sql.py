@@ -11,6 +11,8 @@ from typing import Final
 
 #: Of the sessions that wait for a lock; how many there are is told of all.
 MOST_WAITS: Final = 64
+#: Of the sessions that hold a transaction open.
+MOST_HOLDERS: Final = 3
 #: The agent's sessions are named so, and left out.
 APPLICATION: Final = "stallscope"
 #: The other sessions of this database, not the agents'; of a session that is hidden even the kind is.
@@ -24,6 +26,15 @@ SESSIONS: Final = (
     "SELECT coalesce(state, 'hidden'), coalesce(wait_event_type, ''), coalesce(wait_event, ''), count(*), "  # noqa: S608 - text of ours
     "coalesce(sum(extract(epoch FROM clock_timestamp() - query_start)), 0) "
     f"FROM pg_stat_activity WHERE {_OTHERS} GROUP BY 1, 2, 3"
+)
+
+
+#: The sessions that are in a transaction and ask nothing, the longest silent first: pid, application, seconds since the last
+#: statement ended, seconds since the transaction began.
+HOLDERS: Final = (
+    "SELECT pid, application_name, extract(epoch FROM clock_timestamp() - state_change), "  # noqa: S608 - text of ours
+    "extract(epoch FROM clock_timestamp() - xact_start) "
+    f"FROM pg_stat_activity WHERE {_OTHERS} AND state LIKE 'idle in transaction%' ORDER BY state_change LIMIT {MOST_HOLDERS}"
 )
 
 

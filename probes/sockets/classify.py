@@ -19,6 +19,8 @@ UNREAD_SECONDS = 0.02
 #: The shortest silence after which Linux sends a keep-alive (tcp_sock_set_keepidle_locked in net/ipv4/tcp.c), and twice
 #: the longest that an acknowledgement may be delayed (RFC 1122, 4.2.3.2).
 KEEP_ALIVE_SECONDS = 1.0
+#: A connection that a request works with is not silent for so long: the app computes between two statements, or has finished.
+REST_SECONDS = 1.0
 
 #: Acknowledgements without data per request, from which replies are slow; the requests that this takes, because one
 #: may meet a busy server; the segments of a small reply; and what a sample counts at the next one that saw requests.
@@ -90,6 +92,13 @@ class Seen(NamedTuple):
     def long(self) -> bool:
         """Whether what it is doing may be meant to last: see :mod:`probes.sockets.exchange`."""
         return self.exchange.is_long(self.group, acknowledged=not self.socket.info.unacked)
+
+    @property
+    def rests(self) -> bool:
+        """Whether it is idle and nothing has moved on it for over a second."""
+        info = self.socket.info
+        since = [s for s in (info.last_data_sent_seconds, info.last_data_recv_seconds) if s is not None]
+        return self.group == "idle" and bool(since) and min(since) > REST_SECONDS
 
     @property
     def slow(self) -> bool:
@@ -195,6 +204,9 @@ class Sums:
             kept = {end: [each.long and each.group == group for each in found] for end, found in self._seen.items()}
             told = {end: sum(kept[end]) / len(groups[end]) if groups[end] else None for end in kept}
             self._put(f"{group}_long_ratio", told)
+        resting = {end: sum(each.rests for each in found) for end, found in self._seen.items()}
+        known = {end: number / len(groups[end]) if groups[end] else None for end, number in resting.items()}
+        self._put("idle_long_ratio", known)
         waited = {end: {key_of(s.socket): s for s in found if s.exchange.waited} for end, found in self._seen.items()}
         self._put("waiters", {end: len(found) if groups[end] else None for end, found in waited.items()})
         busy = {end: sum(s.exchange.busy for s in found.values()) for end, found in waited.items()}

@@ -108,6 +108,10 @@ class ConnectionsReading(Reading):
         "Share of the connections with an unread reply that read for over 10 s, or ask less than once a second: it may be their pace",
         by="remote",
     )
+    idle_long_ratio: Mapping[str, float] | None = gauge(
+        "Share of the connections on which nothing has moved for over a second, and nothing is due: idle, or held by the app",
+        by="remote",
+    )
     waiters: Mapping[str, float] | None = gauge("Connections in waits, not long, within the last minute", by="remote")
     busy_waiters: Mapping[str, float] | None = gauge(
         "Of them those that asked at least once a second within the last two minutes", by="remote"

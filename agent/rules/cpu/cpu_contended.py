@@ -13,6 +13,7 @@ from agent.rules.confidence import by_kernel, measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import backlog, place
 from agent.views.cpu import cores_used, cpu_breakdown, spin_view
+from agent.views.stalled import CONTENTION
 from probes.app.processes import ProcessesReading
 from probes.cpu.suspension import SuspensionReading
 from probes.host.cgroup import CgroupReading
@@ -166,4 +167,6 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
+    stalls=(CONTENTION,),
+    suspect="CPU",
 )

@@ -15,6 +15,7 @@ from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknow
 from agent.views import place
 from agent.views.comb import uncounted_limit
 from agent.views.cpu import cpu_breakdown, spin_view
+from agent.views.stalled import HYPERVISOR
 from probes.cpu.suspension import SuspensionReading
 from probes.reading import Code
 
@@ -77,4 +78,6 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
+    stalls=(HYPERVISOR,),
+    suspect="CPU",
 )

@@ -16,6 +16,7 @@ from agent.views import place
 from agent.views.attribution import attribute, digest
 from agent.views.comb import LEAST_ENDS, releases
 from agent.views.cpu import SpinView, cpu_breakdown, spin_view
+from agent.views.stalled import UNKNOWN
 from probes.cpu.spinner import STOP_GAP_SECONDS
 from probes.cpu.suspension import SuspensionReading, Window
 from probes.reading import Code
@@ -159,4 +160,6 @@ RULE = Rule(
     judge=_judge,
     advice=ADVICE,
     vital=True,
+    stalls=(UNKNOWN,),
+    suspect="CPU",
 )

@@ -25,6 +25,7 @@ from agent.views import place
 from agent.views.attribution import attribute, digest, suspended_share
 from agent.views.comb import LEAST_ENDS, Comb, ends_of, releases
 from agent.views.cpu import cores_used
+from agent.views.stalled import QUOTA, UNKNOWN
 from probes.app.in_flight import SAMPLED_SOURCES, Transition
 from probes.app.requests import RequestsReading
 from probes.cpu.spinner import STOP_GAP_SECONDS
@@ -472,4 +473,6 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
+    stalls=(QUOTA, UNKNOWN),
+    suspect="CPU",
 )

@@ -14,6 +14,7 @@ from agent.report import Advice, Evidence
 from agent.rules.confidence import measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views.attribution import attribute, digest
+from agent.views.stalled import FREEZE
 from probes.cpu.suspension import LONG_GAP_SECONDS, SuspensionReading, Window
 from probes.reading import Code
 
@@ -103,4 +104,6 @@ RULE = Rule(
     judge=_judge,
     advice=ADVICE,
     clear_seconds=0.0,
+    stalls=(FREEZE,),
+    suspect="CPU",
 )

@@ -16,5 +16,6 @@ RULES = load(
     "client_suspended_holding_connection",
     "client_not_reading",
     "client_cpu_bound",
+    "connections_held_by_app",
     "pool_saturated",
 )

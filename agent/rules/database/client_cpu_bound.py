@@ -35,6 +35,7 @@ from agent.rules.database import client_not_reading, pool_saturated
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import connections, place
 from agent.views.cpu import cpu_breakdown, spin_view, throttling
+from agent.views.stalled import COMPUTES
 from probes.app.pool import PoolReading
 from probes.app.processes import ProcessesReading
 from probes.app.procfs import Runtime
@@ -267,4 +268,5 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
+    stalls=(COMPUTES,),
 )

@@ -21,6 +21,7 @@ from agent.rules.logs import queues
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.rules.targets import endpoint
 from agent.views import connections
+from agent.views.stalled import UNREAD
 from agent.views.taken import taken_from_app
 from probes.app.processes import ProcessesReading
 from probes.reading import Code
@@ -99,4 +100,5 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
+    stalls=(UNREAD,),
 )

@@ -26,6 +26,12 @@ SHARE = Threshold(
 LEAST = Threshold(
     "time without CPU in a round trip, on average, at least", 0.003, "seconds", "less is ordinary scheduling"
 )
+LONG = Threshold(
+    "time without CPU in a round trip, on average, critical from",
+    0.05,
+    "seconds",
+    "two such round trips in a row are noticed by a person (0.1 s)",
+)
 TRIPS = Threshold("samples with an answer, at least", 2, "", "one may be chance")
 #: Judged are so many slots: they come twice as often while there is a finding, so it goes within half a minute.
 LATEST = 6
@@ -61,7 +67,8 @@ def _target(history: History, target: str) -> Judgement:
         return Absent(text, evidence)
     cloud = place.is_cloud_run_service(history)
     changes = raising.instance_billing(history) if cloud else raising.raise_cpu(history)
-    return Present("critical", SURE, place.scope(history), evidence, Advice(
+    severity: targets.Severity = "critical" if lost >= LONG.value * len(trips) else "warning"
+    return Present(severity, SURE, place.scope(history), evidence, Advice(
         ADVICE, changes, "more CPU reserved or billed",
         "a larger database, an index, a bigger pool or fewer queries: the server waits for this client",
     ), share=lost / wall)  # fmt: skip
@@ -75,7 +82,7 @@ RULE = Rule(
     meaning="The reply has arrived and lies unread in this kernel, because this client's CPU was taken away.",
     disproof="the server's own time for the same query is as long as the client's",
     needs=(PostgresReading,),
-    thresholds=(SHARE, LEAST, TRIPS, BLIND),
+    thresholds=(SHARE, LEAST, LONG, TRIPS, BLIND),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,

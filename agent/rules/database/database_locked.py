@@ -16,6 +16,7 @@ from agent.rules import targets
 from agent.rules.confidence import measured, not_measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import connections
+from agent.views.stalled import LOCK
 from probes.postgres.locks import ADVISORY, Blocked
 from probes.postgres.server import HOW_LONG, PRIVILEGE, PostgresServerReading
 from probes.reading import Code
@@ -155,4 +156,6 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
+    stalls=(LOCK,),
+    suspect="database",
 )

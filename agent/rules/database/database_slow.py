@@ -13,6 +13,7 @@ from agent.rules import targets
 from agent.rules.confidence import measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import connections
+from agent.views.stalled import SERVER
 from probes.postgres.server import NOT_EXECUTING, PRIVILEGE, PostgresServerReading
 from probes.reading import Code
 
@@ -83,4 +84,6 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
+    stalls=(SERVER,),
+    suspect="database",
 )

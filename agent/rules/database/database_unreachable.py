@@ -11,6 +11,7 @@ from agent.report import Advice, Evidence
 from agent.rules import targets
 from agent.rules.confidence import not_measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from agent.views.stalled import OTHER_SIDE
 from probes.postgres.failures import OWN_FAULT
 from probes.postgres.probe import PostgresReading
 from probes.reading import Code, code_of
@@ -78,4 +79,6 @@ RULE = Rule(
     judge=_judge,
     clear_seconds=0.0,  # it has answered
     advice=ADVICE,
+    stalls=(OTHER_SIDE,),
+    suspect="database",
 )

@@ -14,6 +14,7 @@ from agent.rules.confidence import measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import connections
 from agent.views.cpu import round_trips
+from agent.views.stalled import NETWORK
 from probes.postgres.probe import PostgresReading
 from probes.reading import Code
 from probes.sockets.connections import ConnectionsReading
@@ -103,4 +104,6 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
+    stalls=(NETWORK,),
+    suspect="network",
 )

@@ -17,6 +17,7 @@ from agent.rules.confidence import measured, not_measured
 from agent.rules.logs import queues
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views.pool import PoolView, holders, view
+from agent.views.stalled import WAITERS
 from probes.app.pool import PoolReading
 from probes.reading import Code
 
@@ -133,4 +134,5 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
+    stalls=(WAITERS,),
 )

@@ -7,6 +7,7 @@ from agent.report import Advice, Evidence
 from agent.rules import targets
 from agent.rules.confidence import measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from agent.views.stalled import OTHER_SIDE, SERVER
 from probes.postgres.probe import PostgresReading
 
 SPAN = 60.0
@@ -65,4 +66,6 @@ RULE = Rule(
     judge=_judge,
     advice=ADVICE,
     clear_seconds=30.0,  # a short question meets the starved moments only now and then
+    stalls=(SERVER, OTHER_SIDE),
+    suspect="database",
 )

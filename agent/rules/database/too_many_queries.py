@@ -14,6 +14,7 @@ from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold
 from agent.rules.targets import endpoint
 from agent.views import connections
 from agent.views.cpu import round_trips
+from agent.views.stalled import NETWORK
 from probes.sockets.connections import ConnectionsReading
 
 SPAN = 60.0
@@ -69,4 +70,5 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
+    stalls=(NETWORK,),
 )

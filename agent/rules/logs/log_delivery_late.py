@@ -167,4 +167,5 @@ RULE = Rule(
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,
+    suspect="logs",
 )

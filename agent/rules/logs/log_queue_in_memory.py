@@ -146,4 +146,5 @@ RULE = Rule(
     judge=_judge,
     advice=ADVICE,
     judges_coverage=True,
+    suspect="logs",
 )

@@ -110,6 +110,24 @@ def test_a_relapse_while_clearing_starts_the_clearing_afresh() -> None:
         assert script.say(present(), after=1.0) == "present"
 
 
+def test_a_finding_that_comes_and_goes_stays_until_it_has_been_gone_for_a_minute() -> None:
+    """Throttling that came and went every ten seconds changed the status eight times in 130 s."""
+    script = Script(clear_seconds=10.0)
+    told = [script.say(present() if (second // 10) % 2 == 0 else ABSENT, 1.0) for second in range(130)]
+    assert sum(now != before for before, now in zip(["unknown", *told], told, strict=False)) <= 3
+    assert set(told[60:]) == {"present"}
+    assert script.say(ABSENT, 55.0) == "present"
+    assert script.say(ABSENT, 10.0) == "absent"
+
+
+def test_a_finding_that_comes_back_later_than_a_minute_clears_as_it_did() -> None:
+    script = Script(clear_seconds=10.0)
+    for _ in range(2):
+        assert script.say(present(), 70.0) == "present"
+        assert script.say(ABSENT, 1.0) == "present"
+        assert script.say(ABSENT, 11.0) == "absent"
+
+
 def test_an_unknown_ends_a_finding_at_once_because_nobody_can_vouch_for_it() -> None:
     script = Script(clear_seconds=100.0)
     script.say(present())

@@ -87,10 +87,10 @@ def test_cpu_that_is_missing_without_a_finding_is_a_warning_with_its_likeliest_r
 
 def test_what_was_not_looked_at_is_named_with_how_it_would_be() -> None:
     scene = Scene().run(120)
-    assert "Looked at: CPU. Not looked at: database (postgres.targets" in report(scene).verdict
+    assert "Looked at: CPU. Not looked at: database (name it in postgres.targets)" in report(scene).verdict
     scene.history.add(PostgresReading(taken=scene.clock(), target="main", up=True))
     scene.history.add(BacklogReading(taken=scene.clock(), target="stdout"))
-    assert "Looked at: CPU, database, logs." in report(scene).verdict
+    assert "Looked at: CPU, database, network, logs." in report(scene).verdict
     assert "Not looked at" not in report(scene).verdict
 
 

@@ -28,6 +28,44 @@ def test_the_text_of_a_fixed_report_is_the_golden_one(name: str) -> None:
 
 
 @each_report
+@pytest.mark.parametrize("width", [96, 80, 60])
+def test_the_opening_is_at_most_six_lines_and_names_what_to_do(name: str, width: int) -> None:
+    text = console.render(to_json(REPORTS[name]()), verbose=False, width=width)
+    lines = text.splitlines()
+    assert len(lines) <= console.LINES
+    assert all(len(line) <= width for line in lines if not line.startswith("do "))
+
+
+@each_report
+@pytest.mark.parametrize("width", [96, 80, 60])
+def test_the_opening_of_a_fixed_report_is_the_golden_one(name: str, width: int) -> None:
+    fixed.same_as_golden(
+        f"opening-{name}-{width}.txt", console.render(to_json(REPORTS[name]()), verbose=False, width=width)
+    )
+
+
+def test_the_opening_says_what_the_cause_looks_like_or_what_would_be_changed_in_vain() -> None:
+    alone = fixed.report("fail", "x", fixed.finding())
+    assert "looks as  A CPU limit" in console.render(to_json(fixed.failing()), verbose=False)
+    assert "in vain   a slow database or network" in console.render(to_json(alone), verbose=False)
+
+
+def test_the_chart_is_the_apps_where_it_can_be_seen_and_says_whose_it_is() -> None:
+    report = to_json(fixed.failing())
+    assert "the app's own are not seen" in console.render(report)
+    report["breakdown"] |= {"threads_of": "the app", "stalled": {"threads": {"running": 0.5, "quota": 1.5}}}
+    text = console.render(report)
+    assert "What the app's threads did in the last minute (2.00 wanted to run at any moment)" in text
+    assert re.search(r"held: CPU limit +75\.0%", text)
+
+
+def test_an_agent_that_is_older_than_these_keys_can_be_read() -> None:
+    report = to_json(fixed.failing())
+    del report["suspects"], report["breakdown"]["stalled"], report["breakdown"]["threads_of"]
+    assert "FAILING" in console.render(report)
+
+
+@each_report
 def test_without_a_terminal_there_is_no_escape_code(name: str) -> None:
     assert "\x1b" not in shown(name)
 
@@ -79,16 +117,16 @@ def test_no_sentence_of_the_report_is_lost_by_wrapping(name: str) -> None:
 
 def test_parts_of_the_breakdown_without_a_share_are_left_out_and_running_never_is() -> None:
     text = shown("failing")
-    assert re.search(r"suspended quota +94\.0%", text)
-    assert "suspended freeze" not in text
+    assert re.search(r"held: CPU limit +94\.0%", text)
+    assert "freeze" not in text
     stalled = to_json(fixed.report("fail", "x", fixed.finding()))
     stalled["breakdown"]["cpu"] = {"running": 0.0, "suspended_quota": 1.0}
     assert re.search(r"running +0\.0%", console.render(stalled))
 
 
 def test_an_unmeasured_breakdown_is_not_shown() -> None:
-    assert "Where the CPU time" in shown("healthy")
-    assert "Where the CPU time" not in shown("blind")
+    assert "met in this container" in shown("healthy")
+    assert "met in this container" not in shown("blind")
 
 
 def test_an_unknown_platform_is_called_so() -> None:

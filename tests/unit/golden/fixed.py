@@ -22,6 +22,7 @@ from agent.report import (
     RuledOut,
     Severity,
     Status,
+    Suspect,
     UnknownRule,
 )
 from agent.rules import RULES
@@ -100,6 +101,8 @@ def finding(
         disproof="nr_throttled in cpu.stat of the group stands still while the app is slow",
         explained_by=explained_by,
         share=0.95,
+        stalled=1.9,
+        stalled_share=0.95,
     )
 
 
@@ -133,7 +136,17 @@ def report(
                 "suspended_contention": 0.01,
                 "suspended_freeze": 0.0,
                 "suspended_unknown": 0.0,
-            }
+            },
+            stalled={
+                "threads": {"running": 0.05, "quota": 0.94, "contention": 0.01},
+                "connections to main": {"quota": 3.0, "idle": 1.0},
+            },
+        ),
+        "suspects": (
+            Suspect("CPU", "convicted" if found else "cleared", "95%" if found else "available 99%"),
+            Suspect("database", "cleared", "2.1 ms"),
+            Suspect("network", "unknown", ""),
+            Suspect("logs", "not looked at", "load a hook into the app, or set logs.files or logs.metrics_urls"),
         ),
         "platform": reading(PlatformReading, cpus=2, cpu_limit_cores=0.05).summary,
         "agent": AgentSelf("1.2.3", 61.5, 0.25, 60 * 2**20, 3),

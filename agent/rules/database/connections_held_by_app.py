@@ -1,0 +1,147 @@
+"""The app keeps connections while it asks them nothing: a leak, a long transaction, an HTTP call inside a transaction.
+
+To whoever waits for a connection it looks like a slow database; the server, the network and this client's CPU are innocent.  Two
+witnesses, either of which is enough: the server's own sessions, idle in transaction (a role that may see them), and the app's pool,
+which has given out more connections than can be in use: those on which nothing has moved for over a second are not
+(:mod:`agent.views.stalled`).
+
+It harms when somebody waits for a connection.  Otherwise it is worth knowing from a minute on: a transaction that stays open keeps
+its locks, and VACUUM from removing what it might still see.
+"""
+
+from __future__ import annotations
+
+from agent.history import History
+from agent.report import Advice, Evidence
+from agent.rules import targets
+from agent.rules.confidence import not_measured
+from agent.rules.database import pool_saturated
+from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from agent.views import connections
+from agent.views.stalled import HELD, held_of_pool
+from probes.app.pool import PoolReading
+from probes.postgres.server import PostgresServerReading
+from probes.reading import Code
+
+SPAN = 60.0
+MOST = Threshold(
+    "of the connections that the pool has given out, held without a question, at least",
+    0.5,
+    "ratio",
+    "the pool would be large enough without them",
+)
+SESSIONS = Threshold(
+    "sessions idle in transaction at any moment, at least, for a single witness",
+    0.5,
+    "",
+    "between two statements of a transaction a session is idle for moments only",
+)
+SILENT = Threshold(
+    "time for which the longest of them has asked nothing, at least",
+    1.0,
+    "seconds",
+    "an app that computes between two statements does so for less",
+)
+LONG = Threshold(
+    "the same where nobody waits for a connection, at least",
+    60.0,
+    "seconds",
+    "autovacuum wakes up each minute (autovacuum_naptime)",
+)
+BY_SESSIONS = not_measured(0.85, "the server's own states; whose pool waits is not known", "by the server's sessions")
+BY_POOL = not_measured(
+    0.7, "where there are several remotes it is not known which one a pool belongs to", "by the pool and its sockets"
+)
+
+
+def _judge(history: History) -> Judgement:
+    pooled = bool(history.window(PoolReading, SPAN))
+    servers = [
+        _sessions(history, target, pooled)
+        for target in history.targets(PostgresServerReading)
+        if history.window(PostgresServerReading, SPAN, target)
+    ]
+    found = [*servers, *([_pool(history)] if pooled else [])]
+    present = [each for each in found if isinstance(each, Present)]
+    if present:
+        return targets.worst_of(present) or present[0]
+    return targets.worst_of(found) or Unknown(NOBODY, ROLE_OR_POOL, Code.NOT_CONFIGURED)
+
+
+def _sessions(history: History, target: str, pooled: bool) -> Judgement:
+    seen = connections.sessions(history, SPAN, target)
+    latest = history.latest(PostgresServerReading, target)
+    if seen is None or latest is None or connections.hidden(history, target):
+        return targets.unseen(history, target, "active")
+    silent = latest.idle_in_transaction_seconds or 0.0
+    text = (
+        f"{seen.idle_in_transaction:.1f} sessions of {targets.name(target)} are idle in transaction at any moment, "
+        f"{seen.executing:.1f} are executed for"
+    )
+    evidence = [Evidence(text, seen.idle_in_transaction)]
+    if seen.idle_in_transaction < SESSIONS.value or silent < SILENT.value or seen.idle_in_transaction < seen.executing:
+        if pooled or seen.idle < SESSIONS.value:
+            return Absent(text, tuple(evidence))
+        because = f"{text}; of {seen.idle:.1f} idle ones only the app's pool knows which it has given out"
+        return Unknown(because, POOL, Code.CANNOT_COUNT)
+    evidence += [
+        Evidence(
+            f"session {holder.pid}{f' ({holder.application})' if holder.application else ''} has asked nothing for "
+            f"{holder.idle_seconds:.1f} s in a transaction of {holder.transaction_seconds:.1f} s",
+            holder.idle_seconds, "seconds",
+        )
+        for holder in latest.holders
+    ]  # fmt: skip
+    if isinstance(waits := pool_saturated.RULE.judge(history), Present):
+        return Present(waits.severity, BY_SESSIONS, "the app", (*evidence, waits.evidence[0]), TO_DO, share=waits.share)
+    if silent >= LONG.value:
+        return Present("info", BY_SESSIONS, "the app", tuple(evidence), TO_DO)
+    return Absent(f"{text}, and nobody is seen to wait for a connection", tuple(evidence))
+
+
+def _pool(history: History) -> Judgement:
+    given, held = held_of_pool(history, SPAN)
+    if not given or held is None:
+        return Unknown(
+            "no pool reports how many connections it has given out, or what they do is not seen",
+            ROLE_OR_POOL,
+            Code.CANNOT_COUNT,
+        )
+    text = f"of {given:.1f} connections that the app's pools have given out at least {held:.1f} have not moved for over a second"
+    evidence = (Evidence(text, held / given, "ratio"),)
+    waits = pool_saturated.RULE.judge(history)
+    if held < MOST.value * given or not isinstance(waits, Present):
+        return Absent(text if held < MOST.value * given else f"{text}, and nobody waits for one", evidence)
+    return Present(waits.severity, BY_POOL, "the app", (*evidence, waits.evidence[0]), TO_DO, share=held / given)
+
+
+NOBODY = "neither a role in the database nor the app's pool is watched, which know what is held"
+POOL = "let the agent see the app's pool (pool.metrics_url, or a hook)"
+ROLE_OR_POOL = "give the agent a role with pg_monitor (postgres.targets), or let it see the app's pool (pool.metrics_url, or a hook)"
+ADVICE = "Give connections back: the app keeps them while it asks the database nothing."
+TO_DO = Advice(
+    ADVICE,
+    (
+        "end the transaction, and give the connection back, before calls to other services, files or computing",
+        "close what is opened on every path (with, try/finally, defer rows.Close()); HikariCP: leakDetectionThreshold names the place",
+        "as a safety net on the server: SET idle_in_transaction_session_timeout = '30s'",
+    ),
+    "a transaction that the safety net ends is rolled back",
+    "a faster database, an index, more CPU, and a larger pool for longer than the leak takes to fill it",
+)
+
+RULE = Rule(
+    id="connections_held_by_app",
+    title="The app holds its connections without using them",
+    meaning="Connections are checked out, or their sessions idle in transaction, while nobody waits for the server.",
+    disproof="pg_stat_activity shows no session idle in transaction for over a second, and the pool's connections are in use while they are out",
+    needs=(),
+    uses=(PostgresServerReading, PoolReading),
+    judges_coverage=True,
+    thresholds=(MOST, SESSIONS, SILENT, LONG),
+    confidences=(BY_SESSIONS, BY_POOL),
+    span_seconds=SPAN,
+    judge=_judge,
+    advice=ADVICE,
+    stalls=(HELD,),
+)

@@ -1,0 +1,112 @@
+"""The four suspects of a slow service, each with a number: CPU, database, network, logs.
+
+A suspect is *convicted* by a finding of its own that nothing else explains, *cleared* by its rules' measured absence, and *unknown*
+when it was looked at and cannot be judged.  One that nobody watches is *not looked at*, with what would change that: it has not
+been cleared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from agent.history import History
+from agent.report import Finding, Suspect, SuspectState
+from agent.rules.rule import Absent, Judgement, Rule, Unknown
+from agent.views import backlog
+from agent.views.connections import connections
+from agent.views.cpu import RUNNING, CpuBreakdown, RoundTrip, round_trips, spin_view
+from probes.logs.reading import BacklogReading
+from probes.postgres.probe import PostgresReading
+from probes.sockets.connections import ConnectionsReading
+
+SECONDS = 120.0
+#: Whose absence clears a suspect: the others look at a part of it.  Of the CPU every vital rule must know.
+CLEARED_BY = {
+    "database": ("database_slow", "waiting_for_database"), "network": ("network_slow",), "logs": ("log_queue_in_memory",),
+}  # fmt: skip
+
+
+class _Watch(NamedTuple):
+    """Whether a suspect was looked at, how it would be, and the number that speaks for it."""
+
+    found: bool
+    how: str
+    number: str
+
+
+def suspects(
+    history: History, rules: Sequence[Rule], findings: Sequence[Finding], answers: Mapping[str, Judgement],
+    cpu: CpuBreakdown | None,
+) -> tuple[Suspect, ...]:  # fmt: skip
+    """In the order in which they are looked at."""
+    watched = {
+        "CPU": _cpu(history, cpu),
+        "database": _database(history),
+        "network": _network(history),
+        "logs": _logs(history),
+    }
+    causes = {f.rule: f for f in findings if f.explained_by is None and f.severity != "info"}
+    found = []
+    for name, watch in watched.items():
+        own = [rule.id for rule in rules if rule.suspect == name]
+        guilty = next((causes[rule] for rule in causes if rule in own), None)
+        state: SuspectState = (
+            "convicted" if guilty else "not looked at" if not watch.found
+            else "cleared" if _cleared(name, rules, answers) else "unknown"
+        )  # fmt: skip
+        text = watch.how if state == "not looked at" else watch.number
+        if guilty is not None and guilty.share is not None:
+            text = f"{guilty.share:.0%}"
+        found.append(Suspect(name, state, text))
+    return tuple(found)
+
+
+def _cleared(name: str, rules: Sequence[Rule], answers: Mapping[str, Judgement]) -> bool:
+    if name in CLEARED_BY:
+        return any(isinstance(answers.get(rule), Absent) for rule in CLEARED_BY[name])
+    vital = [answers.get(rule.id) for rule in rules if rule.suspect == name and rule.vital]
+    return bool(vital) and not any(answer is None or isinstance(answer, Unknown) for answer in vital)
+
+
+def _cpu(history: History, cpu: CpuBreakdown | None) -> _Watch:
+    spun = spin_view(history, SECONDS).available
+    shares = [share for share in (spun, cpu.shares[RUNNING] if cpu else None) if share is not None]
+    return _Watch(bool(shares), "wait for the first samples", f"available {min(shares):.0%}" if shares else "")
+
+
+def _database(history: History) -> _Watch:
+    trips = _trips(history)
+    if trips:
+        return _Watch(True, "", f"{1e3 * max(trip.server for trip in trips):.1f} ms")
+    ends = connections(history, SECONDS)
+    waiting = sum(seen.waiting * seen.count for seen in ends.values())
+    seen = _has_connections(history)
+    return _Watch(seen, "name it in postgres.targets", f"{waiting:.1f} connections wait for it" if ends else "")
+
+
+def _network(history: History) -> _Watch:
+    trips = _trips(history)
+    if trips:
+        return _Watch(True, "", f"{1e3 * max(trip.network for trip in trips):.1f} ms")
+    away = [seen.min_rtt_seconds for seen in connections(history, SECONDS).values() if seen.min_rtt_seconds is not None]
+    return _Watch(
+        _has_connections(history), "name the database in postgres.targets", f"{1e3 * max(away):.1f} ms" if away else ""
+    )
+
+
+def _logs(history: History) -> _Watch:
+    found = any(history.window(BacklogReading, SECONDS, target) for target in history.targets(BacklogReading))
+    waiting = [queue.entries for queue in backlog.queues(history, SECONDS) if queue.entries is not None]
+    number = f"{sum(waiting):.0f} entries wait" if waiting else "no queue is known"
+    return _Watch(found, "load a hook into the app, or set logs.files or logs.metrics_urls", number)
+
+
+def _trips(history: History) -> list[RoundTrip]:
+    found = (round_trips(history, SECONDS, target).get("short") for target in history.targets(PostgresReading))
+    return [trip for trip in found if trip is not None]
+
+
+def _has_connections(history: History) -> bool:
+    asked = any(history.window(PostgresReading, SECONDS, target) for target in history.targets(PostgresReading))
+    return asked or any(sum((r.connections or {}).values()) for r in history.window(ConnectionsReading, SECONDS))

@@ -1,0 +1,248 @@
+"""Stalled concurrency: how many threads, connections and pool waiters stand still at any moment, and for what.
+
+One unit for every suspect, so that findings can be put in order of harm: the mean number of things that would go on if they
+could.  By Little's law that is the rate of requests times the time that each loses there, whatever the resource.
+
+*Threads* that are ready are running, or held by a quota, the hypervisor or their neighbours.  The throttled time of a group
+adds up its CPUs: its growth per second is the number of CPUs that were held.  What else takes the CPU away is felt by
+whoever is ready: C cores of work of which a share s is lost are C / (1 - s) ready threads.
+
+*Connections*: a reply that lies unread waits for a thread, which runs (it computes) or is ready and held: the reply is put down
+to these in proportion, and to nobody as far as the thread is neither.  A connection that waits is on the network for its round
+trips times the kernel's shortest round-trip time; the rest is the server's, told apart by its own sessions where a role may see
+them.  *Held* is what the app keeps without asking anything: sessions idle in transaction; and of the connections that a pool has
+given out those that cannot be among the ones on which something moved within the last second.
+
+*Waiters* for a pool stand still for what that pool's connections do.
+
+The parts of each group sum to its number, *unknown* included; what cannot be seen has no group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from agent.history import History, once
+from agent.views import backlog, connections, pool
+from agent.views.cpu import PARTS as CPU_PARTS
+from agent.views.cpu import RUNNING, cores_used, cpu_breakdown, spin_view, throttling
+from probes.app.pool import PoolReading
+from probes.app.processes import ProcessesReading
+
+SECONDS = 60.0
+QUOTA, HYPERVISOR, CONTENTION, FREEZE, UNKNOWN = (part.removeprefix("suspended_") for part in CPU_PARTS[1:])
+COMPUTES, SERVER, LOCK, OTHER_SIDE, NETWORK, HELD = "computes", "server", "lock", "other_side", "network", "held"
+IDLE, OWN_PACE = "idle", "own_pace"
+#: Whoever does these does not stand still, and nobody waits for it.
+NOT_STALLED = frozenset({RUNNING, IDLE, OWN_PACE})
+#: Sums across the groups, for findings that are the mechanism of another: every reply that lies, everybody who waits for a pool.
+UNREAD, WAITERS = "unread", "waiters"
+
+THREADS = "threads"
+#: Of a group fewer than so many stand for nobody: a mean over some samples is not finer.
+LEAST = 0.01
+#: At most this share of ready time may be lost for what is ready to be worked out from what runs.
+MOST_LOST = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """``groups``: threads, connections to each remote, waiters for each pool -> part -> mean number at any moment.
+
+    ``whose`` threads they are: those of the app, or, where its use of the CPU cannot be seen, a single one of this container that
+    is always ready.
+    """
+
+    groups: Mapping[str, Mapping[str, float]]
+    whose: str
+    #: Across the groups, where most of it is put down to somebody.
+    sums: Mapping[str, float] = field(default_factory=dict)
+    #: Whether anybody waits for a connection of a pool: what the app holds is missing to nobody until then.
+    waited_for: bool = False
+
+    def number(self, parts: Collection[str]) -> float | None:
+        """How many stand still for these parts; ``None`` where none does that can be seen."""
+        found = sum(
+            number for group in self.groups.values() for part, number in group.items() if part in parts and self._counts(part)
+        )  # fmt: skip
+        found += sum(self.sums.get(part, 0.0) for part in parts)
+        return found if found >= LEAST else None
+
+    def share(self, number: float | None) -> float | None:
+        """Of all that runs or would go on if it could, so much; 0 to 1."""
+        whole = sum(
+            n for group in self.groups.values() for part, n in group.items()
+            if (part == RUNNING or part not in NOT_STALLED) and self._counts(part)
+        )  # fmt: skip
+        return None if number is None or not whole else min(1.0, number / whole)
+
+    def _counts(self, part: str) -> bool:
+        return part != HELD or self.waited_for
+
+
+@once
+def stalled(history: History, seconds: float = SECONDS) -> Stalled:
+    """Of the last ``seconds``."""
+    threads, whose = _threads(history, seconds)
+    groups = {THREADS: threads} if threads else {}
+    withheld = _withheld(history, seconds)
+    ends = connections.connections(history, seconds)
+    _, pooled = held_of_pool(history, seconds)
+    busiest, sums = _busiest(ends), dict.fromkeys((UNREAD, WAITERS), 0.0)
+    by_end, nobody = {}, dict.fromkeys(sums, 0.0)
+    for remote, seen in ends.items():
+        if seen.count:
+            held = (pooled or 0.0) if remote == busiest else 0.0
+            by_end[remote] = _connections(history, seconds, remote, seen, withheld, held)
+            sums[UNREAD] += max(0.0, seen.unread - seen.unread_long) * seen.count
+            nobody[UNREAD] += by_end[remote].get(UNKNOWN, 0.0)
+    waiters = _waiters(history, seconds, by_end)
+    for parts in waiters.values():
+        sums[WAITERS] += sum(parts.values())
+        nobody[WAITERS] += parts.get(UNKNOWN, 0.0)
+    groups |= {f"connections to {remote}": parts for remote, parts in by_end.items()}
+    groups |= {f"waiters for {name}": parts for name, parts in waiters.items()}
+    told = {name: number for name, number in sums.items() if nobody[name] < number / 2}
+    return Stalled(groups, whose, told, waited_for=sums[WAITERS] >= LEAST)
+
+
+def _threads(history: History, seconds: float) -> tuple[dict[str, float], str]:
+    """The ready threads by what becomes of them, and whose they are."""
+    own, cores = cpu_breakdown(history, seconds), _app_cores(history, seconds)
+    if own is None:
+        return {}, "this container"
+    lost = {part: own.shares[f"suspended_{part}"] for part in (QUOTA, HYPERVISOR, CONTENTION, FREEZE, UNKNOWN)}
+    if cores is None:
+        return _known({RUNNING: own.shares[RUNNING], **lost}), "this container"
+    view = spin_view(history, seconds)
+    if view.wall:  # a busy thread is let in later than one that wakes up
+        lost[CONTENTION] = max(lost[CONTENTION], view.causes.contention / view.wall)
+    group = backlog.app_group(history)
+    counted = throttling(history, seconds, group) if group is not None else None
+    if counted is not None and counted.hit:
+        lost[QUOTA] = 0.0
+    elif group is None:
+        lost[QUOTA] = 0.0  # it is that of another group
+    whole = sum(lost.values())
+    ready = cores / (1 - min(MOST_LOST, whole))
+    parts = {RUNNING: cores, **{part: ready * share for part, share in lost.items()}}
+    if counted is not None and counted.hit:
+        parts[QUOTA] = counted.per_second
+    return _known(parts), "the app"
+
+
+def _app_cores(history: History, seconds: float) -> float | None:
+    """Cores that the app uses; ``None`` where they cannot be told from those of others."""
+    group = backlog.app_group(history)
+    if group is not None:
+        return cores_used(history, seconds, group)
+    used = [sum(r.cpu_cores.values()) for r in history.window(ProcessesReading, seconds) if r.cpu_cores]
+    return fmean(used) if used else None
+
+
+def _withheld(history: History, seconds: float) -> dict[str, float]:
+    """What a thread of the app that has something to do is doing: shares of the time, below 1 as far as it sleeps.
+
+    ``COMPUTES`` is of the busiest thread, which is the one that a reply would have to wait for.
+    """
+    own, group = cpu_breakdown(history, seconds), backlog.app_group(history)
+    shares = (
+        {part: own.shares[f"suspended_{part}"] for part in (HYPERVISOR, CONTENTION, FREEZE, UNKNOWN)} if own else {}
+    )
+    counted = throttling(history, seconds, group) if group is not None else None
+    if counted is not None:
+        shares[QUOTA] = max(counted.share, own.shares["suspended_quota"] if own and group == "" else 0.0)
+    busy = [
+        max(r.busiest_thread_ratio.values())
+        for r in history.window(ProcessesReading, seconds)
+        if r.busiest_thread_ratio
+    ]
+    if busy:
+        shares[COMPUTES] = fmean(busy)
+    return {part: share for part, share in shares.items() if share >= LEAST}
+
+
+def _connections(
+    history: History, seconds: float, remote: str, seen: connections.Connections, withheld: Mapping[str, float], pooled: float
+) -> dict[str, float]:  # fmt: skip
+    """The connections to one remote by what they stand still for; they sum to their number."""
+    unread, waiting = (
+        max(0.0, share) * seen.count for share in (seen.unread - seen.unread_long, seen.waiting - seen.waiting_long)
+    )
+    parts = {OWN_PACE: (seen.unread_long + seen.waiting_long) * seen.count}
+    sessions = connections.sessions(history, seconds, remote)
+    locked, executing = (sessions.waiting_for_locks, sessions.executing) if sessions else (0.0, 0.0)
+    # Long waits may be meant so, unless the server says that it works, or that they wait for a lock.
+    known = min(seen.waiting_long * seen.count, max(0.0, locked + executing - waiting))
+    parts[OWN_PACE] -= known
+    waiting += known
+    network = min(waiting, seen.per_second * (seen.min_rtt_seconds or 0.0))
+    rest = waiting - network
+    of_server = min(1.0, rest / (locked + executing)) if locked + executing else 0.0
+    parts |= {NETWORK: network, LOCK: locked * of_server, SERVER: executing * of_server}
+    parts[OTHER_SIDE] = max(0.0, rest - (locked + executing) * of_server)
+    idle = max(0.0, seen.count - unread - waiting - parts[OWN_PACE])
+    held = min(idle, max(pooled, sessions.idle_in_transaction if sessions else 0.0))
+    away = {part: share for part, share in withheld.items() if part != COMPUTES}
+    _put_down(parts, unread, withheld, UNKNOWN, of=max(seen.unread, LEAST))
+    _put_down(parts, held, away, HELD)
+    parts[IDLE] = idle - held
+    return _known(parts)
+
+
+def _put_down(
+    parts: dict[str, float], number: float, causes: Mapping[str, float], rest: str, *, of: float = 1.0
+) -> None:
+    """Give ``number`` to its causes, each for its share of the time, and what they leave to ``rest``.
+
+    ``of`` is the share of the time for which the connection stood: of it the causes can explain no more than themselves.
+    """
+    whole = sum(causes.values())
+    explained = min(1.0, whole / of)
+    for part, share in causes.items():
+        parts[part] = parts.get(part, 0.0) + number * explained * share / whole
+    parts[rest] = parts.get(rest, 0.0) + number * (1 - explained)
+
+
+def held_of_pool(history: History, seconds: float) -> tuple[float, float | None]:
+    """(connections that the app's pools have given out, at least so many of them on which nothing has moved for over a second).
+
+    Of n connections of which r rest, n - r may be in use; what is given out beyond these is held.  Whose pool it is nobody
+    tells: it is taken to be that of the remote with the most connections.  ``None`` where what connections do is not seen.
+    """
+    given = sum(fmean(view.checked_out.values()) for view in _pools(history, seconds) if view.checked_out)
+    ends = connections.connections(history, seconds)
+    remote = _busiest(ends)
+    if remote is None:
+        return given, None
+    seen = ends[remote]
+    return given, max(0.0, min(given, seen.count) - seen.count * (1 - seen.idle_long))
+
+
+def _busiest(ends: Mapping[str, connections.Connections]) -> str | None:
+    """The remote with the most connections."""
+    return max(ends, key=lambda end: ends[end].count, default=None)
+
+
+def _waiters(history: History, seconds: float, ends: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Those who wait for a connection of a pool, by what its connections stand still for."""
+    busiest = max(ends.values(), key=lambda parts: sum(parts.values()), default={})
+    stands = {part: number for part, number in busiest.items() if part not in NOT_STALLED}
+    whole, found = sum(stands.values()), {}
+    for view in _pools(history, seconds):
+        number = view.mean_waiting
+        if number is not None and number >= LEAST:
+            shares = {part: n / whole for part, n in stands.items()} if whole >= LEAST else {UNKNOWN: 1.0}
+            found[f"pool {view.name}"] = _known({part: number * share for part, share in shares.items()})
+    return found
+
+
+def _pools(history: History, seconds: float) -> list[pool.PoolView]:
+    readings = history.window(PoolReading, seconds)
+    return [pool.view(readings, name) for name in readings[-1].libraries] if readings else []
+
+
+def _known(parts: Mapping[str, float]) -> dict[str, float]:
+    return {part: number for part, number in parts.items() if number > 0}

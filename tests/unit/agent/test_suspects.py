@@ -1,0 +1,71 @@
+"""The four suspects: convicted, cleared with a number, unknown, or not looked at."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.diagnosis import Engine
+from agent.report import AgentSelf, Report
+from agent.rules import RULES
+from probes.logs.reading import BacklogReading
+from tests.unit.agent.rules.database.test_database import QUICK, SLOW, sample
+from tests.unit.agent.rules.database.test_postgres import reading
+from tests.unit.builders import NONE_COUNTS, Scene
+
+
+def told(scene: Scene) -> dict[str, tuple[str, str]]:
+    report: Report = Engine(scene.history, clock=scene.clock).evaluate(AgentSelf("", 0.0, 0.0, 0))[0]
+    return {suspect.name: (suspect.state, suspect.text) for suspect in report.suspects}
+
+
+def test_who_is_not_watched_is_not_cleared_and_it_is_said_how_he_would_be() -> None:
+    found = told(Scene().run(60))
+    assert found["CPU"] == ("cleared", "available 100%")
+    assert found["database"] == ("not looked at", "name it in postgres.targets")
+    assert found["network"][0] == found["logs"][0] == "not looked at"
+
+
+def test_a_quota_convicts_the_cpu_with_its_share() -> None:
+    assert told(Scene().run(60, gap=0.08, cause="quota", limit=0.2))["CPU"] == ("convicted", "80%")
+
+
+def test_where_nothing_counts_the_cpu_is_unknown() -> None:
+    assert told(Scene(trust=NONE_COUNTS).run(10, gap=0.02, cause="hidden"))["CPU"][0] in ("unknown", "cleared")
+
+
+def test_a_quick_answer_to_the_agent_clears_the_network_and_not_the_statements_of_the_app() -> None:
+    scene = Scene()
+    for _ in range(8):
+        scene.run(10)
+        scene.history.add(reading())
+    found = told(scene)
+    assert found["network"][0] == "cleared"
+    assert found["database"][0] == "unknown"
+    assert found["database"][1].endswith(" ms")
+    for _ in range(4):
+        scene.run(10)
+        scene.history.add(reading())
+        scene.history.add(QUICK)
+    assert told(scene)["database"][0] == "cleared"
+
+
+def test_slow_statements_convict_the_database_and_not_the_network() -> None:
+    scene = Scene()
+    for _ in range(8):
+        scene.run(10)
+        for each in (reading(), SLOW, sample(waiting_ratio=0.8, waiting_seconds=0.1)):
+            scene.history.add(each)
+    found = told(scene)
+    assert found["database"][0] == "convicted"
+    assert found["network"][0] == "cleared"
+
+
+def test_logs_are_looked_at_when_a_source_is_read() -> None:
+    scene = Scene().run(60)
+    scene.history.add(BacklogReading(taken=scene.clock(), target="stdout"))
+    assert told(scene)["logs"] == ("unknown", "no queue is known")
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_every_rule_names_a_suspect(rule: object) -> None:
+    assert getattr(rule, "suspect", "") in {"CPU", "database", "network", "logs", "app"}
