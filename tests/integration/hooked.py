@@ -5,6 +5,7 @@ Each writes JSON objects, one per line. All but those that talk to a library run
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import logging.handlers
@@ -196,6 +197,28 @@ def pool_load(dsn: str, most: str, threads: str, hold: str) -> None:
     connections = psycopg_pool.ConnectionPool(dsn, min_size=int(most), max_size=int(most), name="main", open=True)
     connections.wait()
     for _ in range(int(threads)):
+        threading.Thread(target=work, daemon=True).start()
+    until_killed()
+
+
+def pool_leak(dsn: str, most: str, way: str) -> None:
+    """Each connection of a pool of `most` is taken, asked once and never given back; as many threads go on waiting for one."""
+    import psycopg_pool
+
+    def work() -> None:
+        while True:
+            with contextlib.suppress(psycopg_pool.PoolTimeout), connections.connection(timeout=5):
+                pass
+
+    settings = {"autocommit": way == "autocommit"}
+    connections = psycopg_pool.ConnectionPool(
+        dsn, min_size=int(most), max_size=int(most), name="main", open=True, kwargs=settings
+    )
+    connections.wait()
+    kept = [connections.getconn() for _ in range(int(most))]
+    for connection in kept:
+        connection.execute("SELECT 1")
+    for _ in range(int(most)):
         threading.Thread(target=work, daemon=True).start()
     until_killed()
 

@@ -36,14 +36,8 @@ SESSIONS = Threshold(
     "",
     "between two statements of a transaction a session is idle for moments only",
 )
-SILENT = Threshold(
-    "time for which the longest of them has asked nothing, at least",
-    1.0,
-    "seconds",
-    "an app that computes between two statements does so for less",
-)
 LONG = Threshold(
-    "the same where nobody waits for a connection, at least",
+    "time for which the longest of them has asked nothing, where nobody waits for a connection, at least",
     60.0,
     "seconds",
     "autovacuum wakes up each minute (autovacuum_naptime)",
@@ -79,7 +73,7 @@ def _sessions(history: History, target: str, pooled: bool) -> Judgement:
         f"{seen.executing:.1f} are executed for"
     )
     evidence = [Evidence(text, seen.idle_in_transaction)]
-    if seen.idle_in_transaction < SESSIONS.value or silent < SILENT.value or seen.idle_in_transaction < seen.executing:
+    if seen.idle_in_transaction < max(SESSIONS.value, seen.executing + seen.waiting_for_locks):
         if pooled or seen.idle < SESSIONS.value:
             return Absent(text, tuple(evidence))
         because = f"{text}; of {seen.idle:.1f} idle ones only the app's pool knows which it has given out"
@@ -110,9 +104,19 @@ def _pool(history: History) -> Judgement:
     text = f"of {given:.1f} connections that the app's pools have given out at least {held:.1f} have not moved for over a second"
     evidence = (Evidence(text, held / given, "ratio"),)
     waits = pool_saturated.RULE.judge(history)
-    if held < MOST.value * given or not isinstance(waits, Present):
-        return Absent(text if held < MOST.value * given else f"{text}, and nobody waits for one", evidence)
-    return Present(waits.severity, BY_POOL, "the app", (*evidence, waits.evidence[0]), TO_DO, share=held / given)
+    if not isinstance(waits, Present):
+        return Absent(f"{text}, and nobody waits for one", evidence)
+    if held >= MOST.value * given:
+        return Present(waits.severity, BY_POOL, "the app", (*evidence, waits.evidence[0]), TO_DO, share=held / given)
+    busy = sum((seen.waiting + seen.unread) * seen.count for seen in connections.connections(history, SPAN).values())
+    if busy >= MOST.value * given:
+        return Absent(
+            f"{busy:.1f} of {given:.1f} connections that the app's pools have given out wait for a reply, or for a reader",
+            evidence,
+        )
+    return Unknown(
+        f"{text}; of the others the wire does not say whether the app holds them", ROLE_OR_POOL, Code.CANNOT_COUNT
+    )
 
 
 NOBODY = "neither a role in the database nor the app's pool is watched, which know what is held"
@@ -138,7 +142,7 @@ RULE = Rule(
     needs=(),
     uses=(PostgresServerReading, PoolReading),
     judges_coverage=True,
-    thresholds=(MOST, SESSIONS, SILENT, LONG),
+    thresholds=(MOST, SESSIONS, LONG),
     confidences=(BY_SESSIONS, BY_POOL),
     span_seconds=SPAN,
     judge=_judge,

@@ -49,7 +49,9 @@ def judge(*readings: Reading) -> Judgement:
     [
         ((in_transaction(4, 20), WAITED), Present),
         ((in_transaction(4, 20), ENOUGH, RESTING), Absent),
-        ((in_transaction(4, 0.2), WAITED, MOVING), Absent),
+        ((in_transaction(4, 0.2), WAITED, MOVING), Present),
+        ((in_transaction(1, 0.2, running=0.2, Lock=3.0), WAITED, MOVING), Absent),
+        ((sample(waiting_ratio=0.1, idle_ratio=0.9), WAITED), Unknown),
         ((in_transaction(0.3, 20), WAITED, MOVING), Absent),
         ((in_transaction(3, 20, running=5.0), WAITED, MOVING), Absent),
         ((RESTING, WAITED), Present),
