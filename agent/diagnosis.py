@@ -21,7 +21,7 @@ from agent.rules import RULES
 from agent.rules.causal_graph import GRAPH, CausalGraph
 from agent.rules.rule import Absent, Judgement, Present, Rule, Unknown
 from agent.suspects import suspects
-from agent.verdict import conclude, explain, in_order
+from agent.verdict import advise, conclude, explain, in_order
 from agent.views import blind_spots
 from agent.views.breakdown import build_breakdown
 from agent.views.cpu import CpuBreakdown, cpu_breakdown
@@ -163,7 +163,9 @@ class Engine:
         present = {rule: a for rule, a in answers.items() if isinstance(a, Present)}
         harm = stalled(self._history)
         sizes = {rule.id: harm.number(rule.stalls) for rule in self.rules if rule.id in present}
-        findings = in_order([self._finding(rule, present, harm, sizes) for rule in self.rules if rule.id in present])
+        findings = advise(
+            in_order([self._finding(rule, present, harm, sizes) for rule in self.rules if rule.id in present])
+        )
         blind = [r.id for r in self.rules if r.vital and isinstance(answers[r.id], Unknown)]
         unknown = tuple(
             UnknownRule(rule, a.because, a.remedy, a.code) for rule, a in answers.items() if isinstance(a, Unknown)

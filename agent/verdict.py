@@ -14,7 +14,7 @@ a suspect whom nobody watches has not been cleared.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.history import History
 from agent.report import Finding, Severity, Status, Suspect
@@ -31,6 +31,8 @@ SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 GOOD = 0.95
 #: One clean burst may be luck.
 LEAST_SPINS = 2
+#: Before what will not help, beside other causes.
+ALONE = "against this cause alone: "
 #: Bursts that speak for the present: as many as the rarest cadence makes in a few minutes.
 SPINS_SECONDS = 120.0
 #: Of an effect's share a cause must have so much to explain it by itself.
@@ -86,6 +88,25 @@ def in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
             key=lambda f: (f.explained_by is not None, -_rank(f.severity), -_harm(f), -f.confidence),
         )
     )
+
+
+def advise(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The advice made once for the set, in the order of the findings.
+
+    A change is said by the first who wants it.  Beside other causes what will not help is true of one part of the time alone: it must
+    not forbid what another cause needs.
+    """
+    several = sum(f.explained_by is None and f.severity != "info" for f in findings) > 1
+    said: set[str] = set()
+    found = []
+    for finding in findings:
+        advice = finding.advice
+        new = tuple(change for change in advice.changes if change not in said)
+        said.update(new)
+        if several and advice.will_not_help:
+            advice = replace(advice, will_not_help=f"{ALONE}{advice.will_not_help}")
+        found.append(replace(finding, advice=replace(advice, changes=new)))
+    return tuple(found)
 
 
 def conclude(

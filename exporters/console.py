@@ -208,6 +208,9 @@ def _findings(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
             yield f"  contributing, too small to explain it alone: {', '.join(finding['contributing'])}"
         for evidence in finding["evidence"]:
             yield from _bullet("-", evidence["text"])
+        if finding.get("explained_by"):  # to be acted on is its cause
+            yield ""
+            continue
         advice = finding["advice"]
         yield from _bullet("do:", advice["summary"])
         for change in advice["changes"]:

@@ -65,7 +65,10 @@ def test_a_role_names_the_sessions_that_ask_nothing(
     watch: Callable[..., RunningAgent], run: Run, server: PostgresServer
 ) -> None:
     agent = watch(
-        "postgres.targets=main=env:DATABASE_URL", "postgres.every_seconds=2", environ={"DATABASE_URL": server.dsn()}
+        "postgres.targets=main=env:DATABASE_URL",
+        "postgres.every_seconds=2",
+        "postgres.timeout_seconds=1",
+        environ={"DATABASE_URL": server.dsn()},
     )
     run("python", "pool_leak", server.dsn(), 4, "transaction")
     found = eventually(lambda: blamed(agent), 90.0, "the leak as the pool's cause")

@@ -13,6 +13,7 @@ from agent.rules import RULES
 from agent.rules.causal_graph import GRAPH, CausalGraph, Link
 from agent.rules.confidence import not_measured
 from agent.rules.rule import Present, Rule
+from agent.verdict import explain
 from probes.logs.reading import BacklogReading
 from probes.postgres.probe import PostgresReading
 from tests.unit.builders import Burst, Cause, Scene
@@ -106,3 +107,38 @@ def test_a_finding_of_the_report_carries_what_contributes_to_it_as_json_does() -
     assert "contributing" in {
         field.name for field in dataclasses.fields(report(Scene().run(30), finding("a", 0.1)).findings[0])
     }
+
+
+def test_advice_is_made_once_for_the_set() -> None:
+    """Two findings once advised to raise the limit and said that raising it will not help."""
+    one = Advice("raise it", ("raise the limit", "or this"), will_not_help="a faster database")
+    two = Advice("batch", ("raise the limit", "batch the queries"), will_not_help="a higher limit")
+
+    def rule(name: str, advice: Advice, severity: Severity = "warning") -> Rule:
+        found = Present(severity, SURE, "own container", (Evidence(name, 0.5, "ratio"),), advice, share=0.5)
+        return dataclasses.replace(finding(name, 0.5), judge=lambda _: found)
+
+    first, second = report(Scene().run(30), rule("one", one), rule("two", two)).findings
+    assert first.advice.changes == one.changes
+    assert second.advice.changes == ("batch the queries",)
+    assert second.advice.will_not_help == "against this cause alone: a higher limit"
+    (alone,) = report(Scene().run(30), rule("two", two)).findings
+    assert alone.advice == two
+    (_, info) = report(Scene().run(30), rule("two", two), rule("one", one, "info")).findings
+    assert info.advice.will_not_help == "a faster database"
+
+
+@pytest.mark.parametrize(("severity", "explained"), [("warning", "cause"), ("critical", None)])
+def test_a_critical_effect_is_not_put_under_a_warning_that_holds_up_less(
+    severity: Severity, explained: str | None
+) -> None:
+    levels: dict[str, Severity] = {"cause": "warning", "effect": severity}
+    present = {
+        name: Present(level, SURE, "the app", (), Advice("mend it"), share=0.5)
+        for name, level in levels.items()
+    }  # fmt: skip
+    graph = CausalGraph((Link(("cause",), ("effect",), ""),))
+    assert explain("effect", present, graph, {"cause": 0.7, "effect": 1.0})[0] == explained
+    assert explain("effect", present, graph, {"cause": 1.0, "effect": 1.0})[0] == "cause"
+    assert explain("effect", present, graph, {"cause": 0.4, "effect": 1.0}) == (None, ("cause",))
+    assert explain("effect", present, graph, {"cause": None, "effect": 1.0})[0] == "cause", "their shares decide"
