@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
@@ -10,7 +11,7 @@ from typing import NamedTuple
 from tests.lab import rivals
 from tests.lab.episode import Record
 from tests.lab.scenario import ACCESSES, DUE, NAMES, Scenario
-from tests.lab.score import CROWDED_SHARE, NOBODY, Outcome, Score, score, usable
+from tests.lab.score import CANNOT_TELL, CROWDED_SHARE, CULPRITS, NOBODY, Outcome, Score, score, usable
 
 
 class Cell(NamedTuple):
@@ -104,6 +105,57 @@ def by_scenario(found: Sequence[Cell]) -> str:
                 _span(cell.estimate_errors(), "{:+.1f}"),
             )
         )  # fmt: skip
+    return markdown(header, rows)
+
+
+#: Of the normal distribution, for an interval of 95 %.
+Z95 = 1.96
+
+
+def most_likely_at_most(count: int, of: int) -> float:
+    """Upper end of Wilson's 95 % interval for a share of which ``count`` of ``of`` were seen; 1.0 without any."""
+    if not of:
+        return 1.0
+    share, z2 = count / of, Z95**2
+    middle = share + z2 / (2 * of)
+    spread = Z95 * math.sqrt(share * (1 - share) / of + z2 / (4 * of * of))
+    return min(1.0, (middle + spread) / (1 + z2 / of))
+
+
+def blamed_wrongly(scenario: Scenario, one: Score) -> bool:
+    """Whether the first cause of the report was neither the culprit nor anything else that is true there."""
+    true = {CULPRITS.get(rule, rule) for rule, outcome in one.outcomes.items() if outcome in ("hit", "either")}
+    return one.culprit not in {scenario.culprit, NOBODY, CANNOT_TELL, *true}
+
+
+def by_environment(found: Sequence[Cell]) -> str:
+    """How often it was right in each environment, whom it blamed, and how often it left the healthy alone."""
+    groups: dict[str, list[tuple[Scenario, Score]]] = {}
+    for cell in found:
+        access = f", {cell.scenario.access}" if cell.scenario.access else ""
+        groups.setdefault(f"{cell.scenario.environment}{access}", []).extend(
+            (cell.scenario, one) for _, one in cell.runs
+        )
+    rows = []
+    for name, runs in sorted(groups.items()):
+        ill = [(scenario, one) for scenario, one in runs if scenario.culprit != NOBODY]
+        well = [one for scenario, one in runs if scenario.culprit == NOBODY]
+        wrong = sum(blamed_wrongly(scenario, one) for scenario, one in runs)
+        rows.append((
+            name, len(runs), f"{sum(one.right for _, one in runs)}",
+            f"{sum(one.culprit == scenario.culprit for scenario, one in ill)} of {len(ill)}",
+            wrong, f"{most_likely_at_most(wrong, len(runs)):.1%}",
+            f"{sum(one.culprit in (NOBODY, CANNOT_TELL) for one in well)} of {len(well)}",
+        ))  # fmt: skip
+    header = (
+        "where",
+        "runs",
+        "every rule right",
+        "right culprit first",
+        "wrong culprit",
+        "at most (95 %)",
+        "healthy left alone",
+    )
     return markdown(header, rows)
 
 
@@ -223,7 +275,7 @@ def whole(found: Sequence[Cell]) -> str:
         f"where an answer was due. Left out: {spoilt} in which the host took more than 5 % of this machine's CPUs, or a busy app never met its quota. "
         f"In {crowded} the runs crowded each other: a busy thread without any limit lost more than "
         f"{CROWDED_SHARE:.0%} of its time in the worst half minute.\n"
-        f"\n## By scenario\n\n{by_scenario(found)}\n## By finding\n\n{by_finding(found)}"
+        f"\n## By environment\n\n{by_environment(found)}\n## By scenario\n\n{by_scenario(found)}\n## By finding\n\n{by_finding(found)}"
         f"\n## Whom it blamed\n\n{confusion(found)}\n## Beside what one would have instead\n\n{side_by_side(found)}"
         f"\n## Every answer that was not right\n\n{mistakes(found)}"
     )

@@ -202,6 +202,31 @@ def test_the_tables_count_every_run_once() -> None:
     assert "run 1: `cpu_quota_throttled` miss: was absent at the end of the stall" in text
 
 
+@pytest.mark.parametrize(
+    ("count", "of", "most"), [(0, 0, 1.0), (0, 100, 0.037), (1, 100, 0.054), (10, 100, 0.175), (5, 5, 1.0)]
+)
+def test_the_bound_is_wilsons(count: int, of: int, most: float) -> None:
+    """Brown, Cai and DasGupta (2001), Interval estimation for a binomial proportion."""
+    assert table.most_likely_at_most(count, of) == pytest.approx(most, abs=0.001)
+
+
+def test_a_wrong_culprit_is_a_cause_that_is_not_true_there() -> None:
+    def blaming(rule: str) -> Record:
+        run = record(*FOUND, lift="present")
+        run.reports["lift"]["findings"] = [{"rule": rule, "explained_by": None}]
+        return run
+
+    healthy = scenario(expected="silent", culprit=NOBODY)
+    for scene, run, wrong in (
+        (scenario(), blaming(RULE), 0),
+        (scenario(), blaming("cpu_stolen"), 1),
+        (healthy, record(), 0),
+    ):
+        text = table.by_environment(table.cells([scene], [run]))
+        assert f"| {wrong} | " in text.splitlines()[-1]
+    assert "1 of 1 |" in text.splitlines()[-1], "the healthy one was left alone"
+
+
 def test_a_run_without_an_answer_counts_also_when_the_next_try_had_one() -> None:
     lost, again = record(failed="no report at lift"), record(*FOUND, lift="present")
     lost.reports = {}
