@@ -13,6 +13,7 @@ from typing import NamedTuple
 from agent.history import History
 from agent.report import Finding, Suspect, SuspectState
 from agent.rules.rule import Absent, Judgement, Rule, Unknown
+from agent.verdict import GOOD
 from agent.views import backlog
 from agent.views.connections import connections
 from agent.views.cpu import RUNNING, CpuBreakdown, RoundTrip, round_trips, spin_view
@@ -21,18 +22,21 @@ from probes.postgres.probe import PostgresReading
 from probes.sockets.connections import ConnectionsReading
 
 SECONDS = 120.0
+#: It is absent where there is no connection, too.
+BY_SOCKETS = "waiting_for_database"
 #: Whose absence clears a suspect: the others look at a part of it.  Of the CPU every vital rule must know.
 CLEARED_BY = {
-    "database": ("database_slow", "waiting_for_database"), "network": ("network_slow",), "logs": ("log_queue_in_memory",),
+    "database": ("database_slow", BY_SOCKETS), "network": ("network_slow",), "logs": ("log_queue_in_memory",),
 }  # fmt: skip
 
 
 class _Watch(NamedTuple):
-    """Whether a suspect was looked at, how it would be, and the number that speaks for it."""
+    """Whether a suspect was looked at, how it would be, the number that speaks for it, and whether that is good enough."""
 
     found: bool
     how: str
     number: str
+    good: bool = True
 
 
 def suspects(
@@ -53,7 +57,7 @@ def suspects(
         guilty = next((causes[rule] for rule in causes if rule in own), None)
         state: SuspectState = (
             "convicted" if guilty else "not looked at" if not watch.found
-            else "cleared" if _cleared(name, rules, answers) else "unknown"
+            else "cleared" if watch.good and _cleared(history, name, rules, answers) else "unknown"
         )  # fmt: skip
         text = watch.how if state == "not looked at" else watch.number
         if guilty is not None and guilty.share is not None:
@@ -62,9 +66,10 @@ def suspects(
     return tuple(found)
 
 
-def _cleared(name: str, rules: Sequence[Rule], answers: Mapping[str, Judgement]) -> bool:
+def _cleared(history: History, name: str, rules: Sequence[Rule], answers: Mapping[str, Judgement]) -> bool:
     if name in CLEARED_BY:
-        return any(isinstance(answers.get(rule), Absent) for rule in CLEARED_BY[name])
+        seen = {rule for rule in CLEARED_BY[name] if isinstance(answers.get(rule), Absent)}
+        return bool(seen if connections(history, SECONDS) else seen - {BY_SOCKETS})
     vital = [answers.get(rule.id) for rule in rules if rule.suspect == name and rule.vital]
     return bool(vital) and not any(answer is None or isinstance(answer, Unknown) for answer in vital)
 
@@ -72,7 +77,12 @@ def _cleared(name: str, rules: Sequence[Rule], answers: Mapping[str, Judgement])
 def _cpu(history: History, cpu: CpuBreakdown | None) -> _Watch:
     spun = spin_view(history, SECONDS).available
     shares = [share for share in (spun, cpu.shares[RUNNING] if cpu else None) if share is not None]
-    return _Watch(bool(shares), "wait for the first samples", f"available {min(shares):.0%}" if shares else "")
+    return _Watch(
+        bool(shares),
+        "wait for the first samples",
+        f"available {min(shares):.0%}" if shares else "",
+        bool(shares) and min(shares) >= GOOD,
+    )
 
 
 def _database(history: History) -> _Watch:

@@ -90,11 +90,12 @@ def stalled(history: History, seconds: float = SECONDS) -> Stalled:
     withheld = _withheld(history, seconds)
     ends = connections.connections(history, seconds)
     _, pooled = held_of_pool(history, seconds)
-    busiest, sums = _busiest(ends), dict.fromkeys((UNREAD, WAITERS), 0.0)
+    sums = dict.fromkeys((UNREAD, WAITERS), 0.0)
     by_end, nobody = {}, dict.fromkeys(sums, 0.0)
-    for remote, seen in ends.items():
+    for remote, seen in sorted(ends.items(), key=lambda end: -end[1].count * end[1].idle_long):
         if seen.count:
-            held = (pooled or 0.0) if remote == busiest else 0.0
+            held = min(pooled or 0.0, seen.count * seen.idle_long)
+            pooled = (pooled or 0.0) - held
             by_end[remote] = _connections(history, seconds, remote, seen, withheld, held)
             sums[UNREAD] += max(0.0, seen.unread - seen.unread_long) * seen.count
             nobody[UNREAD] += by_end[remote].get(UNKNOWN, 0.0)
@@ -210,26 +211,20 @@ def held_of_pool(history: History, seconds: float) -> tuple[float, float | None]
     """(connections that the app's pools have given out, at least so many of them on which nothing has moved for over a second).
 
     Of n connections of which r rest, n - r may be in use; what is given out beyond these is held.  Whose pool it is nobody
-    tells: it is taken to be that of the remote with the most connections.  ``None`` where what connections do is not seen.
+    tells, so the connections to every remote may be in use by any of them.  ``None`` where what connections do is not seen.
     """
     given = sum(fmean(view.checked_out.values()) for view in _pools(history, seconds) if view.checked_out)
-    ends = connections.connections(history, seconds)
-    remote = _busiest(ends)
-    if remote is None:
+    ends = connections.connections(history, seconds).values()
+    if not ends:
         return given, None
-    seen = ends[remote]
-    return given, max(0.0, min(given, seen.count) - seen.count * (1 - seen.idle_long))
-
-
-def _busiest(ends: Mapping[str, connections.Connections]) -> str | None:
-    """The remote with the most connections."""
-    return max(ends, key=lambda end: ends[end].count, default=None)
+    used = sum(seen.count * (1 - seen.idle_long) for seen in ends)
+    return given, max(0.0, min(given, sum(seen.count for seen in ends)) - used)
 
 
 def _waiters(history: History, seconds: float, ends: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Those who wait for a connection of a pool, by what its connections stand still for."""
-    busiest = max(ends.values(), key=lambda parts: sum(parts.values()), default={})
-    stands = {part: number for part, number in busiest.items() if part not in NOT_STALLED}
+    stalls = [{part: n for part, n in parts.items() if part not in NOT_STALLED} for parts in ends.values()]
+    stands = max(stalls, key=lambda parts: sum(parts.values()), default={})
     whole, found = sum(stands.values()), {}
     for view in _pools(history, seconds):
         number = view.mean_waiting

@@ -17,7 +17,7 @@ from agent.rules import targets
 from agent.rules.confidence import not_measured
 from agent.rules.database import pool_saturated
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
-from agent.views import connections
+from agent.views import backlog, connections
 from agent.views.stalled import HELD, held_of_pool
 from probes.app.pool import PoolReading
 from probes.postgres.server import PostgresServerReading
@@ -43,6 +43,9 @@ LONG = Threshold(
     "autovacuum wakes up each minute (autovacuum_naptime)",
 )
 BY_SESSIONS = not_measured(0.85, "the server's own states; whose pool waits is not known", "by the server's sessions")
+BLIND = not_measured(
+    0.6, "an app without CPU asks nothing either", "by the server's sessions, where the app's CPU is not seen"
+)
 BY_POOL = not_measured(
     0.7, "where there are several remotes it is not known which one a pool belongs to", "by the pool and its sockets"
 )
@@ -87,7 +90,16 @@ def _sessions(history: History, target: str, pooled: bool) -> Judgement:
         for holder in latest.holders
     ]  # fmt: skip
     if isinstance(waits := pool_saturated.RULE.judge(history), Present):
-        return Present(waits.severity, BY_SESSIONS, "the app", (*evidence, waits.evidence[0]), TO_DO, share=waits.share)
+        seen_app = backlog.app_group(history) is not None
+        evidence += [] if seen_app else [NOT_SEEN]
+        return Present(
+            waits.severity,
+            BY_SESSIONS if seen_app else BLIND,
+            "the app",
+            (*evidence, waits.evidence[0]),
+            TO_DO,
+            share=waits.share,
+        )
     if silent >= LONG.value:
         return Present("info", BY_SESSIONS, "the app", tuple(evidence), TO_DO)
     return Absent(f"{text}, and nobody is seen to wait for a connection", tuple(evidence))
@@ -120,6 +132,9 @@ def _pool(history: History) -> Judgement:
 
 
 NOBODY = "neither a role in the database nor the app's pool is watched, which know what is held"
+NOT_SEEN = Evidence(
+    "whether the app has its CPU meanwhile is not seen from here: without it an app asks nothing either"
+)
 POOL = "let the agent see the app's pool (pool.metrics_url, or a hook)"
 ROLE_OR_POOL = "give the agent a role with pg_monitor (postgres.targets), or let it see the app's pool (pool.metrics_url, or a hook)"
 ADVICE = "Give connections back: the app keeps them while it asks the database nothing."
@@ -143,7 +158,7 @@ RULE = Rule(
     uses=(PostgresServerReading, PoolReading),
     judges_coverage=True,
     thresholds=(MOST, SESSIONS, LONG),
-    confidences=(BY_SESSIONS, BY_POOL),
+    confidences=(BY_SESSIONS, BLIND, BY_POOL),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,

@@ -8,9 +8,10 @@ from agent.diagnosis import Engine
 from agent.report import AgentSelf, Report
 from agent.rules import RULES
 from probes.logs.reading import BacklogReading
+from probes.sockets.connections import ConnectionsReading
 from tests.unit.agent.rules.database.test_database import QUICK, SLOW, sample
 from tests.unit.agent.rules.database.test_postgres import reading
-from tests.unit.builders import NONE_COUNTS, Scene
+from tests.unit.builders import Burst, Scene
 
 
 def told(scene: Scene) -> dict[str, tuple[str, str]]:
@@ -29,8 +30,10 @@ def test_a_quota_convicts_the_cpu_with_its_share() -> None:
     assert told(Scene().run(60, gap=0.08, cause="quota", limit=0.2))["CPU"] == ("convicted", "80%")
 
 
-def test_where_nothing_counts_the_cpu_is_unknown() -> None:
-    assert told(Scene(trust=NONE_COUNTS).run(10, gap=0.02, cause="hidden"))["CPU"][0] in ("unknown", "cleared")
+def test_a_cpu_that_is_missing_without_a_finding_is_not_cleared() -> None:
+    scene = Scene().run(120, spins=Burst((0.002,), burn=0.018, every=15.0), cause="contention")
+    state, text = told(scene)["CPU"]
+    assert (state, text) == ("unknown", "available 90%")
 
 
 def test_a_quick_answer_to_the_agent_clears_the_network_and_not_the_statements_of_the_app() -> None:
@@ -38,6 +41,7 @@ def test_a_quick_answer_to_the_agent_clears_the_network_and_not_the_statements_o
     for _ in range(8):
         scene.run(10)
         scene.history.add(reading())
+        scene.history.add(ConnectionsReading(taken=0.0, seconds=5.0, connections={}, unread_ratio={}))
     found = told(scene)
     assert found["network"][0] == "cleared"
     assert found["database"][0] == "unknown"

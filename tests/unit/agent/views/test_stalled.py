@@ -28,6 +28,7 @@ from agent.views.stalled import (
     stalled,
 )
 from probes.app.processes import ProcessesReading
+from probes.sockets.connections import ConnectionsReading
 from tests.unit.agent.rules.database.test_database import DB, MAIN, sample, server
 from tests.unit.agent.rules.database.test_pool_saturated import sample as pool
 from tests.unit.builders import Burst, Scene, beats
@@ -183,3 +184,14 @@ def test_the_parts_of_a_group_sum_to_its_number(
         parts = found.groups[name]
         assert sum(parts.values()) == pytest.approx(number, rel=1e-6)
         assert min(parts.values()) > 0
+
+
+def test_connections_that_rest_to_one_remote_are_not_taken_for_those_of_a_busy_pool_to_another() -> None:
+    both = ConnectionsReading(
+        taken=0.0, seconds=10.0, connections={"a:5432": 10.0, "b:5432": 10.0}, unread_ratio={"a:5432": 0.0, "b:5432": 0.0},
+        waiting_ratio={"a:5432": 0.0, "b:5432": 1.0}, idle_ratio={"a:5432": 1.0, "b:5432": 0.0},
+        idle_long_ratio={"a:5432": 1.0, "b:5432": 0.0},
+    )  # fmt: skip
+    found = scene(both, pool(size=10, checked_out=10, waiting=5, acquires=10, wait_seconds=9.0))
+    assert all(HELD not in parts for parts in found.groups.values())
+    assert found.number((OTHER_SIDE,)) == pytest.approx(15.0)
