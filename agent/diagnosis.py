@@ -21,7 +21,7 @@ from agent.rules import RULES
 from agent.rules.causal_graph import GRAPH, CausalGraph
 from agent.rules.rule import Absent, Judgement, Present, Rule, Unknown
 from agent.suspects import suspects
-from agent.verdict import advise, conclude, explain, in_order
+from agent.verdict import advise, conclude, explain, in_order, severity_of
 from agent.views import blind_spots
 from agent.views.breakdown import build_breakdown
 from agent.views.cpu import CpuBreakdown, cpu_breakdown
@@ -201,7 +201,7 @@ class Engine:
         return Finding(
             rule=rule.id,
             title=rule.title,
-            severity=judgement.severity,
+            severity=severity_of(judgement.severity, size, ratio),
             confidence=judgement.confidence.value,
             since=self._stamp(self._states[rule.id].since),
             scope=judgement.scope,

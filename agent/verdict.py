@@ -1,7 +1,8 @@
 """The sum of all findings: what explains what, in which order, and the status, headline and exit code, from one value.
 
-*Order.*  Causes before their mechanisms, then by severity, and among those of one severity by harm: what stands still for them
-(:mod:`agent.views.stalled`), or, where that is not seen, the share of the time or of the connections that is lost to them.
+*Order.*  Causes before their mechanisms, then by harm: what stands still for them (:mod:`agent.views.stalled`).  Of what that does
+not measure what is critical comes first, and the rest by the share of the time or of the connections that is lost to it.  Severity is
+the rule's, and critical where half of the work in progress stands still.
 
 *Explaining needs size.*  A cause explains an effect when as much stands still for it as half of what the effect holds up, or more,
 or, where that is not seen of both, by their shares; who is less severe must be as large as the effect itself.  A smaller
@@ -41,6 +42,8 @@ ENOUGH = 0.5
 WORTH = 0.02
 #: A warning that is smaller than what is critical does not stand above it.
 AS_LARGE = 1.0
+#: More of the work in progress stands still than goes on.
+SEVERE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +79,30 @@ def _rank(severity: Severity) -> int:
     return SEVERITIES.index(severity)
 
 
+def severity_of(judged: Severity, size: float | None, share: float | None) -> Severity:
+    """What a rule said, or critical where at least one of the app's stands still for it at any moment, and half of all."""
+    severe = size is not None and share is not None and size >= 1 and share >= SEVERE
+    return "critical" if severe and judged == "warning" else judged
+
+
 def _harm(finding: Finding) -> float:
-    return (finding.share or 0.0) if finding.stalled_share is None else finding.stalled_share
+    if finding.stalled_share is not None:
+        return finding.stalled_share
+    return 1.0 if finding.severity == "critical" else finding.share or 0.0
 
 
 def in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Causes first, then the most severe, then by what is lost to each."""
+    """Causes first, then by what is lost to each; what holds nobody up comes last."""
     return tuple(
         sorted(
             findings,
-            key=lambda f: (f.explained_by is not None, -_rank(f.severity), -_harm(f), -f.confidence),
+            key=lambda f: (
+                f.explained_by is not None,
+                f.severity == "info",
+                -_harm(f),
+                -_rank(f.severity),
+                -f.confidence,
+            ),
         )
     )
 

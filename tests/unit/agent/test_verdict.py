@@ -13,7 +13,7 @@ from agent.rules import RULES
 from agent.rules.causal_graph import GRAPH, CausalGraph, Link
 from agent.rules.confidence import not_measured
 from agent.rules.rule import Present, Rule
-from agent.verdict import explain
+from agent.verdict import explain, in_order, severity_of
 from probes.logs.reading import BacklogReading
 from probes.postgres.probe import PostgresReading
 from tests.unit.builders import Burst, Cause, Scene
@@ -142,3 +142,29 @@ def test_a_critical_effect_is_not_put_under_a_warning_that_holds_up_less(
     assert explain("effect", present, graph, {"cause": 1.0, "effect": 1.0})[0] == "cause"
     assert explain("effect", present, graph, {"cause": 0.4, "effect": 1.0}) == (None, ("cause",))
     assert explain("effect", present, graph, {"cause": None, "effect": 1.0})[0] == "cause", "their shares decide"
+
+
+@pytest.mark.parametrize(
+    ("judged", "size", "share", "severity"),
+    [
+        ("warning", 6.0, 0.6, "critical"), ("warning", 6.0, 0.4, "warning"), ("warning", 0.7, 0.7, "warning"),
+        ("critical", 0.1, 0.1, "critical"), ("info", 6.0, 0.6, "info"), ("warning", None, None, "warning"),
+    ],
+)  # fmt: skip
+def test_what_holds_up_half_of_the_work_is_critical(
+    judged: Severity, size: float | None, share: float | None, severity: str
+) -> None:
+    assert severity_of(judged, size, share) == severity
+
+
+def test_what_holds_up_most_comes_first_whatever_its_severity() -> None:
+    told: tuple[tuple[str, Severity, float | None], ...] = (
+        ("small", "critical", 0.2), ("large", "warning", 0.7), ("unmeasured", "critical", None), ("latent", "info", 0.9),
+    )  # fmt: skip
+    found = [
+        dataclasses.replace(
+            report(Scene().run(30), finding(name, 0.1, severity)).findings[0], severity=severity, stalled=None, stalled_share=share
+        )
+        for name, severity, share in told
+    ]  # fmt: skip
+    assert [f.rule for f in in_order(found)] == ["unmeasured", "large", "small", "latent"]
