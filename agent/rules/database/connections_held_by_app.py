@@ -76,7 +76,7 @@ def _sessions(history: History, target: str, pooled: bool) -> Judgement:
         f"{seen.executing:.1f} are executed for"
     )
     evidence = [Evidence(text, seen.idle_in_transaction)]
-    if seen.idle_in_transaction < max(SESSIONS.value, seen.executing + seen.waiting_for_locks):
+    if seen.idle_in_transaction < SESSIONS.value:
         if pooled or seen.idle < SESSIONS.value:
             return Absent(text, tuple(evidence))
         because = f"{text}; of {seen.idle:.1f} idle ones only the app's pool knows which it has given out"
@@ -89,7 +89,11 @@ def _sessions(history: History, target: str, pooled: bool) -> Judgement:
         )
         for holder in latest.holders
     ]  # fmt: skip
-    if isinstance(waits := pool_saturated.RULE.judge(history), Present):
+    given, _ = held_of_pool(history, SPAN)
+    # Beside other clients of this database: as many as the pool has given out; where that is not known, more than are served.
+    enough = MOST.value * given if given else seen.executing + seen.waiting_for_locks
+    waits = pool_saturated.RULE.judge(history)
+    if isinstance(waits, Present) and seen.idle_in_transaction >= enough:
         seen_app = backlog.app_group(history) is not None
         evidence += [] if seen_app else [NOT_SEEN]
         return Present(
@@ -102,7 +106,12 @@ def _sessions(history: History, target: str, pooled: bool) -> Judgement:
         )
     if silent >= LONG.value:
         return Present("info", BY_SESSIONS, "the app", tuple(evidence), TO_DO)
-    return Absent(f"{text}, and nobody is seen to wait for a connection", tuple(evidence))
+    why = (
+        "they are few of what the pool has given out"
+        if isinstance(waits, Present)
+        else "nobody is seen to wait for a connection"
+    )
+    return Absent(f"{text}, and {why}", tuple(evidence))
 
 
 def _pool(history: History) -> Judgement:

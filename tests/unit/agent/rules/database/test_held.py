@@ -35,6 +35,8 @@ def in_transaction(number: float, silent: float, **more: float) -> PostgresServe
 
 #: Nobody gets a connection any more, and some wait.
 WAITED = pool(size=4, checked_out=4, waiting=6, acquires=0, wait_seconds=0.0)
+#: A library that does not say how many are checked out.
+UNCOUNTED = pool(waiting=6, acquires=0, wait_seconds=0.0)
 ENOUGH = pool(size=10, checked_out=4, waiting=0, acquires=100, wait_seconds=0.01)
 RESTING = sample(waiting_ratio=0.0, idle_ratio=1.0, idle_long_ratio=1.0)
 MOVING = sample(waiting_ratio=0.5, idle_ratio=0.5, idle_long_ratio=0.0)
@@ -53,7 +55,8 @@ def judge(*readings: Reading) -> Judgement:
         ((in_transaction(1, 0.2, running=0.2, Lock=3.0), WAITED, MOVING), Absent),
         ((sample(waiting_ratio=0.1, idle_ratio=0.9), WAITED), Unknown),
         ((in_transaction(0.3, 20), WAITED, MOVING), Absent),
-        ((in_transaction(3, 20, running=5.0), WAITED, MOVING), Absent),
+        ((in_transaction(3, 20, running=5.0), WAITED, MOVING), Present),
+        ((in_transaction(3, 20, running=5.0), UNCOUNTED, MOVING), Unknown),
         ((RESTING, WAITED), Present),
         ((MOVING, WAITED), Absent),
         ((RESTING, ENOUGH), Absent),
