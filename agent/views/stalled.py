@@ -13,7 +13,7 @@ trips times the kernel's shortest round-trip time; the rest is the server's, tol
 them.  *Held* is what the app keeps without asking anything: sessions idle in transaction; and of the connections that a pool has
 given out those that cannot be among the ones on which something moved within the last second.
 
-*Waiters* for a pool stand still for what that pool's connections do.
+*Waiters* for a pool stand still for what its connections do: as far as these are held, for that; the rest for what the connections to the remote do.
 
 The parts of each group sum to its number, *unknown* included; what cannot be seen has no group.
 """
@@ -224,13 +224,24 @@ def held_of_pool(history: History, seconds: float) -> tuple[float, float | None]
 def _waiters(history: History, seconds: float, ends: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Those who wait for a connection of a pool, by what its connections stand still for."""
     stalls = [{part: n for part, n in parts.items() if part not in NOT_STALLED} for parts in ends.values()]
-    stands = max(stalls, key=lambda parts: sum(parts.values()), default={})
-    whole, found = sum(stands.values()), {}
+    given, _ = held_of_pool(history, seconds)
+    held = min(1.0, sum(parts.get(HELD, 0.0) for parts in stalls) / given) if given else 0.0
+    # What is held is the pool's; the others of a remote may be anybody's.
+    others = max(
+        ({p: n for p, n in parts.items() if p != HELD} for parts in stalls),
+        key=lambda parts: sum(parts.values()),
+        default={},
+    )
+    whole = sum(others.values())
+    rest = {part: n / whole for part, n in others.items()} if whole >= LEAST else {HELD if held else UNKNOWN: 1.0}
+    found = {}
     for view in _pools(history, seconds):
         number = view.mean_waiting
         if number is not None and number >= LEAST:
-            shares = {part: n / whole for part, n in stands.items()} if whole >= LEAST else {UNKNOWN: 1.0}
-            found[f"pool {view.name}"] = _known({part: number * share for part, share in shares.items()})
+            parts = {HELD: number * held}
+            for part, share in rest.items():
+                parts[part] = parts.get(part, 0.0) + number * (1 - held) * share
+            found[f"pool {view.name}"] = _known(parts)
     return found
 
 

@@ -80,6 +80,8 @@ MORE_SECONDS = 4.0
 GATHER_GAPS, GATHER_TRIES, GATHER_SECONDS = 6, 9, 2.3
 #: Most CPU seconds that the budget of spins may have saved up: six at half a core, or the whole ladder.
 MOST_TOKENS = 1.0
+#: What it has at the start: the noise of a start may ask for spins, and six gaps at half a core take a third of a second.
+START_TOKENS = 0.6
 GOLDEN = 0.6180339887498949
 NAN = float("nan")
 
@@ -306,7 +308,7 @@ class Plan:
 
     def __init__(self, config: Config, now: float) -> None:
         self.config = config
-        self.tokens, self.filled = MOST_TOKENS, now
+        self.tokens, self.filled = START_TOKENS, now
         self.next_check = now
         self.skipped = 0
         self.level = 0  # the level that found a gap last: kept until that level comes back clean

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.cpu import spinner
-from probes.cpu.spinner import CONFIRM_TRIES, FIRST_SPIN_SECONDS, MOST_TOKENS, STOP_GAP_SECONDS, Config, Plan
+from probes.cpu.spinner import CONFIRM_TRIES, FIRST_SPIN_SECONDS, START_TOKENS, STOP_GAP_SECONDS, Config, Plan
 from tests.unit.probes.cpu.stage import NOTHING_DUE, START
 
 
@@ -59,7 +59,7 @@ def test_contention_that_flickers_spins_no_more_than_the_budget_has() -> None:
         driver.meets(0)
         spun += 1
         driver.plan.note_contention(driver.now, spun % 2)
-    assert spun * driver.plan.config.levels[0] <= MOST_TOKENS + 0.001 * hour + 0.1
+    assert spun * driver.plan.config.levels[0] <= START_TOKENS + 0.001 * hour + 0.1
 
 
 def test_a_plan_with_nothing_due_never_spins() -> None:
@@ -264,7 +264,7 @@ def test_without_budget_a_spin_is_skipped_and_counted_and_comes_back_with_it() -
         if (level := driver.next(1.0)) is not None:
             driver.meets(level)
             picked += 1
-    assert picked == int(MOST_TOKENS / 0.3) + 0  # what is there at the start, and what came in 20 s is no whole spin
+    assert picked == int(START_TOKENS / 0.3) + 0  # what is there at the start, and what came in 20 s is no whole spin
     assert driver.plan.skipped >= 10
     driver.now += 60.0
     assert driver.next() == 0
@@ -287,7 +287,7 @@ def test_whatever_happens_spins_stay_within_the_budget(budget: float, steps: lis
             length = config.levels[level]
             burned += length
             plan.take_outcome(now, level, 0.09 if found else 0.0, length, explained=False)
-    assert burned <= MOST_TOKENS + budget * (now - START) + 1e-9
+    assert burned <= START_TOKENS + budget * (now - START) + 1e-9
 
 
 def test_three_large_gaps_of_the_heartbeat_prove_it_and_save_the_spin() -> None:
