@@ -188,7 +188,11 @@ def _connections(
     held = min(idle, max(pooled, sessions.idle_in_transaction if sessions else 0.0))
     away = {part: share for part, share in withheld.items() if part != COMPUTES}
     _put_down(parts, unread, withheld, UNKNOWN, of=max(seen.unread, LEAST))
-    _put_down(parts, held, away, HELD)
+    rests = min(
+        held, seen.count * seen.idle_long
+    )  # a thread that is held by a limit or by others moves again within a second
+    _put_down(parts, held - rests, away, HELD)
+    parts[HELD] += rests
     parts[IDLE] = idle - held
     return _known(parts)
 

@@ -195,3 +195,12 @@ def test_connections_that_rest_to_one_remote_are_not_taken_for_those_of_a_busy_p
     found = scene(both, pool(size=10, checked_out=10, waiting=5, acquires=10, wait_seconds=9.0))
     assert all(HELD not in parts for parts in found.groups.values())
     assert found.number((OTHER_SIDE,)) == pytest.approx(15.0)
+
+
+@pytest.mark.parametrize(("rests", "most"), [(1.0, HELD), (0.1, QUOTA)])
+def test_a_limit_holds_what_moves_now_and_then_and_not_what_never_moves(rests: float, most: str) -> None:
+    """Idle in transaction is what both a leak and a client without CPU look like."""
+    idle = sample(MAIN, waiting_ratio=0.0, idle_ratio=1.0, idle_long_ratio=rests)
+    sessions = server(sessions={"idle": 0.0, "idle in transaction": 4.0})
+    parts = group(scene(idle, sessions, app(0.2, 0.2), gap=0.08, cause="quota", limit=0.2), f"connections to {MAIN}")
+    assert parts[most] > 2.5
