@@ -33,6 +33,7 @@ from probes.app.processes import ProcessesReading
 
 SECONDS = 60.0
 QUOTA, HYPERVISOR, CONTENTION, FREEZE, UNKNOWN = (part.removeprefix("suspended_") for part in CPU_PARTS[1:])
+CPU_TAKEN = frozenset({QUOTA, HYPERVISOR, CONTENTION, FREEZE, UNKNOWN})
 COMPUTES, SERVER, LOCK, OTHER_SIDE, NETWORK, HELD = "computes", "server", "lock", "other_side", "network", "held"
 IDLE, OWN_PACE = "idle", "own_pace"
 #: Whoever does these does not stand still, and nobody waits for it.
@@ -41,6 +42,7 @@ NOT_STALLED = frozenset({RUNNING, IDLE, OWN_PACE})
 UNREAD, WAITERS = "unread", "waiters"
 
 THREADS = "threads"
+THE_APP, THIS_CONTAINER = "the app", "this container"
 #: Of a group fewer than so many stand for nobody: a mean over some samples is not finer.
 LEAST = 0.01
 #: At most this share of ready time may be lost for what is ready to be worked out from what runs.
@@ -63,12 +65,16 @@ class Stalled:
     waited_for: bool = False
 
     def number(self, parts: Collection[str]) -> float | None:
-        """How many stand still for these parts; ``None`` where none does that can be seen."""
+        """How many stand still for these parts; ``None`` where none does that can be seen.
+
+        Of what takes the CPU away 0.0 is a number too, where the app's own threads are seen.
+        """
         found = sum(
             number for group in self.groups.values() for part, number in group.items() if part in parts and self._counts(part)
         )  # fmt: skip
         found += sum(self.sums.get(part, 0.0) for part in parts)
-        return found if found >= LEAST else None
+        counted = self.whose == THE_APP and not CPU_TAKEN.isdisjoint(parts)
+        return found if found >= LEAST or counted else None
 
     def share(self, number: float | None) -> float | None:
         """Of all that runs or would go on if it could, so much; 0 to 1."""
@@ -113,10 +119,10 @@ def _threads(history: History, seconds: float) -> tuple[dict[str, float], str]:
     """The ready threads by what becomes of them, and whose they are."""
     own, cores = cpu_breakdown(history, seconds), _app_cores(history, seconds)
     if own is None:
-        return {}, "this container"
+        return {}, THIS_CONTAINER
     lost = {part: own.shares[f"suspended_{part}"] for part in (QUOTA, HYPERVISOR, CONTENTION, FREEZE, UNKNOWN)}
     if cores is None:
-        return _known({RUNNING: own.shares[RUNNING], **lost}), "this container"
+        return _known({RUNNING: own.shares[RUNNING], **lost}), THIS_CONTAINER
     view = spin_view(history, seconds)
     if view.wall:  # a busy thread is let in later than one that wakes up
         lost[CONTENTION] = max(lost[CONTENTION], view.causes.contention / view.wall)
@@ -131,7 +137,7 @@ def _threads(history: History, seconds: float) -> tuple[dict[str, float], str]:
     parts = {RUNNING: cores, **{part: ready * share for part, share in lost.items()}}
     if counted is not None and counted.hit:
         parts[QUOTA] = counted.per_second
-    return _known(parts), "the app"
+    return _known(parts), THE_APP
 
 
 def _app_cores(history: History, seconds: float) -> float | None:

@@ -93,7 +93,8 @@ def run(pair: Mapping[str, int]) -> Row:
         holder.execute("CREATE TABLE mixed AS SELECT 1 AS n")
         holder.execute("GRANT ALL ON mixed TO PUBLIC")
         holder.commit()
-        holder.execute("UPDATE mixed SET n = n + 1")  # stays open: its lock is waited for
+        if pair.get("lock"):
+            holder.execute("UPDATE mixed SET n = n + 1")  # stays open: its lock is waited for
         group = stack.enter_context(CpuGroup("mixed", QUOTA if pair.get("busy") else None))
         udp = free_udp_port()
         hook = {
@@ -117,6 +118,8 @@ def run(pair: Mapping[str, int]) -> Row:
             report: dict[str, Any] = json.load(answer)
     running = report["breakdown"]["stalled"].get("threads", {}).get("running", 0.0)
     sizes = {cause: held if cause == "busy" else 2.0 * n if cause == "leak" else float(n) for cause, n in pair.items()}
+    if "leak" in pair and "lock" in pair:
+        sizes["leak"] += 1  # who holds the lock is idle in transaction, too
     whole = sum(sizes.values()) + running
     causes = [finding for finding in report["findings"] if not finding["explained_by"]]
     return Row(

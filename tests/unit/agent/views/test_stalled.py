@@ -14,6 +14,7 @@ from agent.views.stalled import (
     COMPUTES,
     CONTENTION,
     HELD,
+    HYPERVISOR,
     IDLE,
     LOCK,
     NETWORK,
@@ -204,3 +205,11 @@ def test_a_limit_holds_what_moves_now_and_then_and_not_what_never_moves(rests: f
     sessions = server(sessions={"idle": 0.0, "idle in transaction": 4.0})
     parts = group(scene(idle, sessions, app(0.2, 0.2), gap=0.08, cause="quota", limit=0.2), f"connections to {MAIN}")
     assert parts[most] > 2.5
+
+
+def test_a_host_that_takes_the_cpu_from_nobody_who_wants_it_holds_up_next_to_nothing() -> None:
+    """A share of 13 % of the time stood above a lock once, although the app wanted no CPU."""
+    found = scene(app(0.004, 0.004), gap=0.013, cause="hypervisor")
+    assert (found.number((HYPERVISOR,)) or 0.0) < 0.01
+    assert found.number((HYPERVISOR,)) is not None
+    assert scene(gap=0.013, cause="hypervisor").number((LOCK,)) is None
