@@ -47,6 +47,8 @@ LIMIT_HITS, ALIKE_HITS, ODDS = 0.8, 0.45, 20.0
 #: From this many ends on, a best phase that chance alone explains (with this probability or more) says that there is no limit that
 #: matters: one that made a third of the gaps would show.
 ENOUGH_ENDS, MERE_CHANCE = 24, 0.1
+#: Share of the stopped bursts at one phase from which a limit is not ruled out: fewer than real limits show.
+SUSPICIOUS = 0.5
 #: A limit is gone when so many bursts in a row that it would have stopped were not, or when nothing met it for so long.
 CLEAN_SPINS, GONE_SECONDS = 2, 75.0
 #: Of several periods that fit, those with nearly as many hits as the best.
@@ -112,9 +114,23 @@ def releases(history: History, seconds: float = SPAN) -> Releases:
     ends = sorted(end for w in windows for end in ends_of(w, LATE_SECONDS))
     found = find(ends, _periods(history))
     if found.comb is None:
-        return found
+        bursts = [end for w in windows if w.spin for end in ends_of(w)]
+        return replace(found, on_no_comb=found.on_no_comb and _met_no_limit(bursts, _periods(history)))
     size = limit_cores(found.comb, [w for w in windows if w.spin])
     return replace(found, comb=replace(found.comb, cores=size))
+
+
+def _met_no_limit(bursts: Sequence[End], periods: Sequence[float]) -> bool:
+    """Whether the bursts that were stopped were not stopped by a limit.
+
+    A limit on an idle container is met by bursts alone: beside a host that takes the CPU it makes few of all gaps, and most of theirs.
+    """
+    for period in (period for period in periods if period >= CELLS * TICK_SECONDS):
+        taken = [end.at for end in bursts if end.length >= min(STOP_GAP_SECONDS, GAP_SHARE * period)][-MOST_ENDS:]
+        hits = _best_phase(taken, period)[1] if taken else 0
+        if hits >= max(2, SUSPICIOUS * len(taken)) and _by_chance(hits, len(taken), period) < MERE_CHANCE:
+            return False
+    return True
 
 
 def ends_of(window: Window, least: float = STOP_GAP_SECONDS) -> Iterator[End]:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.views import comb
-from agent.views.comb import LEAST_ENDS, PERIODS, End, find, limit_cores
-from tests.unit.builders import spin
+from agent.views.comb import LEAST_ENDS, PERIODS, End, find, limit_cores, releases
+from tests.unit.builders import Scene, beat, spin
 
 TICK = 0.004
 
@@ -128,3 +128,21 @@ def test_the_size_of_the_limit_is_what_a_burst_got_from_a_release_to_the_next_st
 def test_nothing_breaks_it(ends: list[tuple[float, float]]) -> None:
     found = find(sorted(End(*end) for end in ends))
     assert found.comb is None or not found.on_no_comb
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_a_limit_that_bursts_alone_meet_is_not_denied_by_what_a_host_takes_from_heartbeats(limited: bool) -> None:
+    """An idle sandbox at 5 % on a host that took 17 % of the CPUs was once told that no limit is there."""
+    draw, scene = random.Random(7), Scene()
+    for number in range(24):
+        start, windows = scene.clock(), []
+        for second in range(1, 5):  # what the host takes ends anywhere
+            late = beat(start + second, late=[0.02])
+            windows.append(late._replace(ends=((start + second + draw.random(), 0.02),)))
+        if number % 3 == 0:
+            released = 1000 + 0.1 * (10 * 5 * number + 6) + (0.0 if limited and number % 12 else 0.1 * draw.random())
+            windows.append(spin(start + 0.5, gaps=(0.08,))._replace(ends=((released, 0.08),)))
+        scene.slot(windows)
+    found = releases(scene.history)
+    assert found.comb is None
+    assert found.on_no_comb != limited
