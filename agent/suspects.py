@@ -13,7 +13,7 @@ from typing import NamedTuple
 from agent.history import History
 from agent.report import Finding, Suspect, SuspectState
 from agent.rules.rule import Absent, Judgement, Rule, Unknown
-from agent.verdict import GOOD
+from agent.verdict import GOOD, SPINS_SECONDS
 from agent.views import backlog
 from agent.views.connections import connections
 from agent.views.cpu import RUNNING, CpuBreakdown, RoundTrip, round_trips, spin_view
@@ -21,7 +21,8 @@ from probes.logs.reading import BacklogReading
 from probes.postgres.probe import PostgresReading
 from probes.sockets.connections import ConnectionsReading
 
-SECONDS = 120.0
+#: As long as the rules look back, so that each sum is worked out once for both; bursts are rare and are looked at for longer.
+SECONDS = 60.0
 #: It is absent where there is no connection, too.
 BY_SOCKETS = "waiting_for_database"
 #: Whose absence clears a suspect: the others look at a part of it.  Of the CPU every vital rule must know.
@@ -75,7 +76,7 @@ def _cleared(history: History, name: str, rules: Sequence[Rule], answers: Mappin
 
 
 def _cpu(history: History, cpu: CpuBreakdown | None) -> _Watch:
-    spun = spin_view(history, SECONDS).available
+    spun = spin_view(history, SPINS_SECONDS).available
     shares = [share for share in (spun, cpu.shares[RUNNING] if cpu else None) if share is not None]
     return _Watch(
         bool(shares),
