@@ -25,7 +25,6 @@ from tests.lab.cores import Cores
 from tests.lab.database import DatabaseEpisode
 from tests.lab.episode import Episode, Record
 from tests.lab.logs import LogEpisode
-from tests.lab.pages import pages
 from tests.lab.places import REPOSITORY, Stopped
 from tests.lab.scenario import Scenario, Selection, load
 from tests.lab.score import score, usable
@@ -177,9 +176,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="print the cells and end")
     parser.add_argument("--again", metavar="FILE", type=Path, help="only make the tables from these records")
     parser.add_argument("--page", metavar="FILE", type=Path, help="write the tables into this page, below its mark")
-    parser.add_argument(
-        "--reports", metavar="FILE", type=Path, help="write each cell's report into this page, below its mark"
-    )
     return parser.parse_args()
 
 
@@ -214,10 +210,6 @@ def main() -> int:
     print(text)
     if options.page:
         options.page.write_text(table.page(options.page.read_text(), found))
-    if options.reports:
-        chosen_ids = {cell.id for cell in chosen}
-        shown = [cell for cell in found if cell.scenario.id in chosen_ids]
-        options.reports.write_text(pages(options.reports.read_text(), shown))
     return 1 if any(one.wrong for cell in found for _, one in cell.runs) else 0
 
 
