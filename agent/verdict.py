@@ -189,7 +189,7 @@ def _short_of_cpu(cpu: CpuBreakdown, spun: Causes, by_spins: float) -> str:
         parts = {"hypervisor": spun.hypervisor, "contention": spun.contention + spun.unknown, "quota": spun.quota}
     else:
         kind, available = "work that waits for something now and then", by_beats
-        parts = {part.removeprefix("suspended_"): share for part, share in cpu.shares.items() if part != RUNNING}
+        parts = cpu.taken
     likely = max(parts, key=parts.__getitem__)
     reasons = {
         "hypervisor": "the host of this virtual machine, by the ticks that it lost; steal of /proc/stat on the host would prove it",

@@ -39,6 +39,8 @@ PARTS = (
     "suspended_freeze",
     "suspended_unknown",
 )
+#: The causes among them.
+CAUSES = tuple(part.removeprefix("suspended_") for part in PARTS[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,11 @@ class CpuBreakdown:
     def suspended(self) -> float:
         """Share of wall time in which ready work did not run."""
         return 1.0 - self.shares[RUNNING]
+
+    @property
+    def taken(self) -> dict[str, float]:
+        """Of it the share of each cause, by its bare name: "quota", "hypervisor", ..."""
+        return {cause: self.shares[f"suspended_{cause}"] for cause in CAUSES}
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,14 +26,12 @@ from statistics import fmean
 
 from agent.history import History, once
 from agent.views import backlog, connections, pool
-from agent.views.cpu import PARTS as CPU_PARTS
-from agent.views.cpu import RUNNING, cores_used, cpu_breakdown, spin_view, throttling
+from agent.views.cpu import CAUSES, RUNNING, Throttling, cores_used, cpu_breakdown, spin_view, throttling
 from probes.app.pool import PoolReading
 from probes.app.processes import ProcessesReading
 
 SECONDS = 60.0
-QUOTA, HYPERVISOR, CONTENTION, FREEZE, UNKNOWN = (part.removeprefix("suspended_") for part in CPU_PARTS[1:])
-CPU_TAKEN = frozenset({QUOTA, HYPERVISOR, CONTENTION, FREEZE, UNKNOWN})
+QUOTA, HYPERVISOR, CONTENTION, FREEZE, UNKNOWN = CAUSES
 COMPUTES, SERVER, LOCK, OTHER_SIDE, NETWORK, HELD = "computes", "server", "lock", "other_side", "network", "held"
 IDLE, OWN_PACE = "idle", "own_pace"
 #: Whoever does these does not stand still, and nobody waits for it.
@@ -73,7 +71,7 @@ class Stalled:
             number for group in self.groups.values() for part, number in group.items() if part in parts and self._counts(part)
         )  # fmt: skip
         found += sum(self.sums.get(part, 0.0) for part in parts)
-        counted = self.whose == THE_APP and not CPU_TAKEN.isdisjoint(parts)
+        counted = self.whose == THE_APP and not set(CAUSES).isdisjoint(parts)
         return found if found >= LEAST or counted else None
 
     def share(self, number: float | None) -> float | None:
@@ -120,24 +118,27 @@ def _threads(history: History, seconds: float) -> tuple[dict[str, float], str]:
     own, cores = cpu_breakdown(history, seconds), _app_cores(history, seconds)
     if own is None:
         return {}, THIS_CONTAINER
-    lost = {part: own.shares[f"suspended_{part}"] for part in (QUOTA, HYPERVISOR, CONTENTION, FREEZE, UNKNOWN)}
+    lost = own.taken
     if cores is None:
         return _known({RUNNING: own.shares[RUNNING], **lost}), THIS_CONTAINER
     view = spin_view(history, seconds)
     if view.wall:  # a busy thread is let in later than one that wakes up
         lost[CONTENTION] = max(lost[CONTENTION], view.causes.contention / view.wall)
-    group = backlog.app_group(history)
-    counted = throttling(history, seconds, group) if group is not None else None
-    if counted is not None and counted.hit:
+    group, counted = _throttling(history, seconds)
+    limited = counted is not None and counted.hit > 0
+    if limited or group is None:  # the kernel counts it better; or it is that of another group
         lost[QUOTA] = 0.0
-    elif group is None:
-        lost[QUOTA] = 0.0  # it is that of another group
-    whole = sum(lost.values())
-    ready = cores / (1 - min(MOST_LOST, whole))
+    ready = cores / (1 - min(MOST_LOST, sum(lost.values())))
     parts = {RUNNING: cores, **{part: ready * share for part, share in lost.items()}}
-    if counted is not None and counted.hit:
+    if counted is not None and limited:
         parts[QUOTA] = counted.per_second
     return _known(parts), THE_APP
+
+
+def _throttling(history: History, seconds: float) -> tuple[str | None, Throttling | None]:
+    """(the app's group, its throttling), ``None`` where they are not seen."""
+    group = backlog.app_group(history)
+    return group, throttling(history, seconds, group) if group is not None else None
 
 
 def _app_cores(history: History, seconds: float) -> float | None:
@@ -154,13 +155,11 @@ def _withheld(history: History, seconds: float) -> dict[str, float]:
 
     ``COMPUTES`` is of the busiest thread, which is the one that a reply would have to wait for.
     """
-    own, group = cpu_breakdown(history, seconds), backlog.app_group(history)
-    shares = (
-        {part: own.shares[f"suspended_{part}"] for part in (HYPERVISOR, CONTENTION, FREEZE, UNKNOWN)} if own else {}
-    )
-    counted = throttling(history, seconds, group) if group is not None else None
+    own, (group, counted) = cpu_breakdown(history, seconds), _throttling(history, seconds)
+    shares = own.taken if own else {}
+    seen_here = shares.pop(QUOTA, 0.0)
     if counted is not None:
-        shares[QUOTA] = max(counted.share, own.shares["suspended_quota"] if own and group == "" else 0.0)
+        shares[QUOTA] = max(counted.share, seen_here if group == "" else 0.0)
     busy = [
         max(r.busiest_thread_ratio.values())
         for r in history.window(ProcessesReading, seconds)
@@ -194,9 +193,8 @@ def _connections(
     held = min(idle, max(pooled, sessions.idle_in_transaction if sessions else 0.0))
     away = {part: share for part, share in withheld.items() if part != COMPUTES}
     _put_down(parts, unread, withheld, UNKNOWN, of=max(seen.unread, LEAST))
-    rests = min(
-        held, seen.count * seen.idle_long
-    )  # a thread that is held by a limit or by others moves again within a second
+    # A thread that is held by a limit or by others moves again within a second.
+    rests = min(held, seen.count * seen.idle_long)
     _put_down(parts, held - rests, away, HELD)
     parts[HELD] += rests
     parts[IDLE] = idle - held
@@ -217,6 +215,7 @@ def _put_down(
     parts[rest] = parts.get(rest, 0.0) + number * (1 - explained)
 
 
+@once
 def held_of_pool(history: History, seconds: float) -> tuple[float, float | None]:
     """(connections that the app's pools have given out, at least so many of them on which nothing has moved for over a second).
 
@@ -255,6 +254,7 @@ def _waiters(history: History, seconds: float, ends: Mapping[str, Mapping[str, f
     return found
 
 
+@once
 def _pools(history: History, seconds: float) -> list[pool.PoolView]:
     readings = history.window(PoolReading, seconds)
     return [pool.view(readings, name) for name in readings[-1].libraries] if readings else []

@@ -10,7 +10,7 @@ confidence (of requests that come at random, as many must wait as find it full),
 
 from __future__ import annotations
 
-from agent.history import History
+from agent.history import History, once
 from agent.report import Advice, Evidence
 from agent.rules import targets
 from agent.rules.confidence import measured, not_measured
@@ -46,6 +46,7 @@ BY_WAITERS = measured(5, 5, when="by who waits", cells=("* case=node*",))
 BY_FULLNESS = not_measured(0.6, "a pool of the right size is always full too", "by the connections alone")
 
 
+@once  # other rules ask as well whether anybody waits for a connection
 def _judge(history: History) -> Judgement:
     readings = history.window(PoolReading, SPAN)
     pools = readings[-1].libraries if readings else ()
