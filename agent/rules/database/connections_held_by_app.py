@@ -59,9 +59,6 @@ def _judge(history: History) -> Judgement:
         if history.window(PostgresServerReading, SPAN, target)
     ]
     found = [*servers, *([_pool(history)] if pooled else [])]
-    present = [each for each in found if isinstance(each, Present)]
-    if present:
-        return targets.worst_of(present) or present[0]
     return targets.worst_of(found) or Unknown(NOBODY, ROLE_OR_POOL, Code.NOT_CONFIGURED)
 
 
@@ -106,11 +103,10 @@ def _sessions(history: History, target: str, pooled: bool) -> Judgement:
         )
     if silent >= LONG.value:
         return Present("info", BY_SESSIONS, "the app", tuple(evidence), TO_DO)
-    why = (
-        "they are few of what the pool has given out"
-        if isinstance(waits, Present)
-        else "nobody is seen to wait for a connection"
-    )
+    if isinstance(waits, Unknown):
+        return Unknown(f"{text}; {NOBODY_SEES}", POOL, Code.CANNOT_COUNT)
+    few = isinstance(waits, Present)
+    why = "they are few of what the pool has given out" if few else "nobody waits for a connection"
     return Absent(f"{text}, and {why}", tuple(evidence))
 
 
@@ -125,7 +121,9 @@ def _pool(history: History) -> Judgement:
     text = f"of {given:.1f} connections that the app's pools have given out at least {held:.1f} have not moved for over a second"
     evidence = (Evidence(text, held / given, "ratio"),)
     waits = pool_saturated.RULE.judge(history)
-    if not isinstance(waits, Present):
+    if isinstance(waits, Unknown):
+        return Unknown(f"{text}; {NOBODY_SEES}", waits.remedy, waits.code)
+    if isinstance(waits, Absent):
         return Absent(f"{text}, and nobody waits for one", evidence)
     if held >= MOST.value * given:
         return Present(waits.severity, BY_POOL, "the app", (*evidence, waits.evidence[0]), TO_DO, share=held / given)
@@ -141,6 +139,7 @@ def _pool(history: History) -> Judgement:
 
 
 NOBODY = "neither a role in the database nor the app's pool is watched, which know what is held"
+NOBODY_SEES = "whether anybody waits for a connection is not seen"
 NOT_SEEN = Evidence(
     "whether the app has its CPU meanwhile is not seen from here: without it an app asks nothing either"
 )

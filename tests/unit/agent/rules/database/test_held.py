@@ -37,6 +37,8 @@ def in_transaction(number: float, silent: float, **more: float) -> PostgresServe
 WAITED = pool(size=4, checked_out=4, waiting=6, acquires=0, wait_seconds=0.0)
 #: A library that does not say how many are checked out.
 UNCOUNTED = pool(waiting=6, acquires=0, wait_seconds=0.0)
+#: One that does not say whether anybody waits, nor how many it may have.
+SILENT = pool(checked_out=4)
 ENOUGH = pool(size=10, checked_out=4, waiting=0, acquires=100, wait_seconds=0.01)
 RESTING = sample(waiting_ratio=0.0, idle_ratio=1.0, idle_long_ratio=1.0)
 MOVING = sample(waiting_ratio=0.5, idle_ratio=0.5, idle_long_ratio=0.0)
@@ -63,6 +65,9 @@ def judge(*readings: Reading) -> Judgement:
         ((SLOW, WAITED, MOVING), Absent),
         ((LOCKED, WAITED, MOVING), Absent),
         ((WAITED,), Unknown),
+        ((in_transaction(4, 20),), Unknown),
+        ((in_transaction(4, 20), SILENT, RESTING), Unknown),
+        ((RESTING, SILENT), Unknown),
         ((QUICK,), Unknown),
         ((HIDDEN,), Unknown),
         ((replace(HIDDEN), RESTING, WAITED), Present),
