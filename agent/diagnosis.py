@@ -173,7 +173,7 @@ class Engine:
         cpu = cpu_breakdown(self._history, BREAKDOWN_SECONDS)
         platform = self._history.latest(PlatformReading)
         four = suspects(self._history, self.rules, findings, answers, cpu)
-        verdict = conclude(self._history, findings, answers, cpu, four, blind=bool(blind))
+        verdict = conclude(self._history, findings, answers, cpu, four, blind=bool(blind), of_the_app=harm.of_the_app)
         return Report(
             status=verdict.status,
             verdict=verdict.sentence,

@@ -134,11 +134,16 @@ def conclude(
     four: Sequence[Suspect],
     *,
     blind: bool,
+    of_the_app: bool,
 ) -> Verdict:
-    """The verdict on these findings.  ``blind``: a rule without which nothing is called healthy is unknown."""
+    """The verdict on these findings.
+
+    ``blind``: a rule without which nothing is called healthy is unknown.  ``of_the_app``: what they hold up is the app's.
+    """
     causes = [f for f in findings if f.explained_by is None]
     if causes:
-        return Verdict(_worst(findings, blind=blind), _name(causes), conclusive=True)
+        sentence = _name(causes) + (_parts(causes) if of_the_app else "")
+        return Verdict(_worst(findings, blind=blind), sentence, conclusive=True)
     if blind or cpu is None:
         reasons = [a.because for a in answers.values() if isinstance(a, Unknown)]
         because = reasons[0] if reasons else "nothing has been measured"
@@ -163,11 +168,11 @@ def _worst(findings: Sequence[Finding], *, blind: bool) -> Status:
 
 
 def _name(causes: Sequence[Finding]) -> str:
-    """Up to three causes with the number that convicts each, and how much of the work each holds up."""
+    """Up to three causes with the number that convicts each."""
     said = "; ".join(f"{_inside(f.title)}: {f.evidence[0].text}" for f in causes[:3])
     if all(f.severity == "info" for f in causes):
         said = f"nothing is held up now, but worth knowing: {said}"
-    return f"{said[0].upper()}{said[1:]}.{_parts(causes)}"
+    return f"{said[0].upper()}{said[1:]}."
 
 
 def _parts(causes: Sequence[Finding]) -> str:
@@ -177,8 +182,8 @@ def _parts(causes: Sequence[Finding]) -> str:
         return ""
     others = ", ".join(f"{share:.0%}" for share in shares[1:3] if share >= WORTH)
     if not others:
-        return f" It holds up {shares[0]:.0%} of the work in progress."
-    return f" The first holds up {shares[0]:.0%} of the work in progress, what follows {others}: change the first, then measure again."
+        return f" It holds up {shares[0]:.0%} of the app's work in progress."
+    return f" The first holds up {shares[0]:.0%} of the app's work in progress, what follows {others}: change the first, then measure again."
 
 
 def _short_of_cpu(cpu: CpuBreakdown, spun: Causes, by_spins: float) -> str:

@@ -82,6 +82,11 @@ class Stalled:
         )  # fmt: skip
         return None if number is None or not whole else min(1.0, number / whole)
 
+    @property
+    def of_the_app(self) -> bool:
+        """Whether it counts anything of the app's, and not only what a thread of this container would meet."""
+        return self.whose == THE_APP or any(group != THREADS for group in self.groups)
+
     def _counts(self, part: str) -> bool:
         return part != HELD or self.waited_for
 

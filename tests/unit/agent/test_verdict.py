@@ -14,6 +14,7 @@ from agent.rules.causal_graph import GRAPH, CausalGraph, Link
 from agent.rules.confidence import not_measured
 from agent.rules.rule import Present, Rule
 from agent.verdict import explain, in_order, severity_of
+from probes.app.processes import ProcessesReading
 from probes.logs.reading import BacklogReading
 from probes.postgres.probe import PostgresReading
 from tests.unit.builders import Burst, Cause, Scene
@@ -168,3 +169,12 @@ def test_what_holds_up_most_comes_first_whatever_its_severity() -> None:
         for name, severity, share in told
     ]  # fmt: skip
     assert [f.rule for f in in_order(found)] == ["unmeasured", "large", "small", "latent"]
+
+
+def test_what_is_held_up_is_said_of_the_app_alone_and_only_where_it_is_seen() -> None:
+    """Of a machine without any app the verdict once said that 18 % of the work in progress is held up."""
+    scene = Scene().run(60, gap=0.08, cause="quota", limit=0.2, usage=0.2)
+    assert "work in progress" not in report(scene).verdict
+    app = ProcessesReading(taken=scene.clock(), seconds=10.0, cpu_cores={"app": 0.2}, own_group=True)
+    scene.history.add(app)
+    assert "It holds up 80% of the app's work in progress." in report(scene).verdict
