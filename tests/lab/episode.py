@@ -48,6 +48,8 @@ class Record:
     """(second, rule, verdict, evidence) as the agent's log told it."""
     reports: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Mark -> report; `onset` and `lift` just before, `end` at the end."""
+    whole: dict[str, Any] = field(default_factory=dict)
+    """The report at `lift` as it was given: `pages.py` shows it."""
     truth: dict[str, float] = field(default_factory=dict)
     """From outside, onset to lift: CPU `usage` of the group per second, `throttled` seconds per second."""
     stolen: float = 0.0
@@ -93,6 +95,7 @@ class Watched:
     def keep(self, mark: str, record: dict[str, Any]) -> None:
         if "health" in record:
             self.record.reports[mark] = record["health"]
+            self.record.whole = record.get("whole", self.record.whole)
         else:
             self.record.failed = f"no report at {mark}: {record.get('failed')}"
 

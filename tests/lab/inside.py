@@ -8,7 +8,7 @@ while nothing is asked, and ends, with what it started, when its input does.
 | command | answer |
 |---|---|
 | ``{"do": "start", "words": [...], "env": {...}}`` | what the process prints |
-| ``{"do": "health", "url": ..., "mark": ...}`` | ``{"mark": ..., "health": {...}}``, or ``"failed"`` with the reason |
+| ``{"do": "health", "url": ..., "mark": ...}`` | ``{"mark": ..., "health": {...}}``, or ``"failed"`` with the reason; at `lift` the ``whole`` report too |
 | ``{"do": "doctor", "words": [...], "mark": ...}`` | the same, from what the command prints |
 | ``{"do": "push", "url": ..., "in_flight": n}`` | ``{"pushed": n}`` once the agent has taken it |
 | ``{"do": "write", "path": ..., "text": ...}`` | nothing, or ``{"failed": ...}`` |
@@ -29,6 +29,8 @@ from typing import Any
 
 #: What a record keeps of a report: enough to score and to explain it, little enough for one serial line.
 KEPT = ("status", "verdict", "findings", "unknown", "ruled_out", "breakdown", "cannot_see")
+#: The mark whose report is kept whole, to be looked at as a person sees it: the end of the stall.
+SHOWN = "lift"
 TIMEOUT = 60.0
 
 
@@ -107,7 +109,9 @@ class Inside:
     @staticmethod
     def _answer(mark: str, function: Any, arguments: dict[str, Any]) -> None:
         try:
-            say(mark=mark, health=digest(function(**arguments)))
+            report = function(**arguments)
+            whole = {"whole": json.loads(json.dumps(report))} if mark == SHOWN else {}
+            say(mark=mark, health=digest(report), **whole)
         except Exception as error:
             say(mark=mark, failed=f"{type(error).__name__}: {error}")
 

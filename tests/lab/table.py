@@ -145,18 +145,22 @@ def by_environment(found: Sequence[Cell]) -> str:
             name, len(runs), f"{sum(one.right for _, one in runs)}",
             f"{sum(one.culprit == scenario.culprit for scenario, one in ill)} of {len(ill)}",
             wrong, f"{most_likely_at_most(wrong, len(runs)):.1%}",
-            f"{sum(one.culprit in (NOBODY, CANNOT_TELL) for one in well)} of {len(well)}",
+            f"{sum(one.culprit in (NOBODY, CANNOT_TELL) for one in well)} of {len(well)}", _grounded(runs),
         ))  # fmt: skip
     header = (
-        "where",
-        "runs",
-        "every rule right",
-        "right culprit first",
-        "wrong culprit",
-        "at most (95 %)",
-        "healthy left alone",
-    )
+        "where", "runs", "every rule right", "right culprit first", "wrong culprit", "at most (95 %)", "healthy left alone",
+        "share told within 10 points of the true one",
+    )  # fmt: skip
     return markdown(header, rows)
+
+
+#: A share told is grounded when it is so close to the one that was measured from outside.
+GROUNDED = 0.1
+
+
+def _grounded(runs: Sequence[tuple[Scenario, Score]]) -> str:
+    errors = [abs(one.estimate_error) for _, one in runs if one.estimate_error is not None]
+    return f"{sum(error <= GROUNDED for error in errors)} of {len(errors)}" if errors else ""
 
 
 def by_finding(found: Sequence[Cell]) -> str:

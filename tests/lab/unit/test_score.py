@@ -227,6 +227,16 @@ def test_a_wrong_culprit_is_a_cause_that_is_not_true_there() -> None:
     assert "1 of 1 |" in text.splitlines()[-1], "the healthy one was left alone"
 
 
+@pytest.mark.parametrize(("told", "grounded"), [(0.79, "1 of 1"), (0.6, "0 of 1")])
+def test_a_share_is_grounded_when_what_was_measured_from_outside_says_nearly_the_same(
+    told: float, grounded: str
+) -> None:
+    """A busy thread that got 0.2 of a CPU was held 80 % of the time."""
+    run = record(*FOUND, lift="present")
+    run.reports["lift"]["breakdown"] = {"cpu": {"running": 1 - told, "suspended_quota": told}}
+    assert table.by_environment(table.cells([scenario()], [run])).rstrip().endswith(f"| {grounded} |")
+
+
 def test_a_run_without_an_answer_counts_also_when_the_next_try_had_one() -> None:
     lost, again = record(failed="no report at lift"), record(*FOUND, lift="present")
     lost.reports = {}
@@ -237,9 +247,9 @@ def test_a_run_without_an_answer_counts_also_when_the_next_try_had_one() -> None
 
 def test_a_page_keeps_its_text_and_gets_new_tables() -> None:
     cells = table.cells([scenario()], [record(*FOUND, lift="present", began="2026-11-20T10:00:00Z", commit="abc1234")])
-    once = table.page(f"# Title\n\nIn plain words.\n\n{table.MARK}\nold", cells)
+    once = table.page(f"# Title\n\nIn plain words.\n\n{table.MARK}\nof before", cells)
     assert once.startswith("# Title\n\nIn plain words.\n")
-    assert "old" not in once
+    assert "of before" not in once
     assert "agent of commit `abc1234` (1 runs)" in once
     assert table.page(once, cells) == once
     with pytest.raises(ValueError, match="no line"):
