@@ -16,7 +16,7 @@ install: .venv/.installed ## make the environment .venv (the command is .venv/bi
 run: .venv/.installed ## start the agent and a PostgreSQL for it to watch; ends with Ctrl-C
 	.venv/bin/stallscope run --embedded-postgres
 
-# Tests that wait run side by side, more of them than there are cores; those marked `alone` follow one by one.
+# Tests that wait run side by side, more of them than there are cores; those marked `gentle` three at a time, those marked `alone` one by one.
 # worksteal: a worker keeps the tests of one file together (a server of the module's is started once), until another has nothing left.
 # Byte code of the tests is kept wherever this runs: half of a worker's start is compiling them.
 test test-rest: export PYTHONDONTWRITEBYTECODE :=
@@ -24,13 +24,15 @@ PYTEST := .venv/bin/pytest -q --durations=10
 BESIDE := -n 4 --dist worksteal
 # What `make test` leaves out waits more than it computes.
 WAITING := -n 6 --dist worksteal
+GENTLE := -n 3 --dist worksteal
 
 test: test-tools ## unit tests, and the integration tests that prove the parts together (3 minutes)
 	$(PYTEST) $(BESIDE) tests/unit tests/integration -m "core and not alone"
 	$(PYTEST) tests/integration -m "core and alone"
 
 test-rest: test-tools ## what `make test` leaves out
-	$(PYTEST) $(WAITING) tests/integration tests/lab/unit -m "not core and not alone"
+	$(PYTEST) $(WAITING) tests/integration tests/lab/unit -m "not core and not alone and not gentle"
+	$(PYTEST) $(GENTLE) tests/integration -m "not core and gentle"
 	$(PYTEST) tests/integration tests/lab/unit -m "not core and alone"
 
 test-all: test test-rest ## everything (12 minutes)

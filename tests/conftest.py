@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{item.nodeid}: only timing(reason='why it measures real time') may be run again")
         if timing:
             item.add_marker(pytest.mark.flaky(reruns=RERUNS, reruns_delay=2))
-        if timing or item.get_closest_marker("quota"):
+        if (timing or item.get_closest_marker("quota")) and not item.get_closest_marker("gentle"):
             item.add_marker(pytest.mark.alone)
         if item.path.is_relative_to(UNIT):
             item.add_marker(pytest.mark.core)

@@ -204,8 +204,10 @@ def works_on_the_look_up(row: dict[str, Any]) -> bool:
 )
 @pytest.mark.parametrize(
     ("stall", "holds"),
-    [("lock", waits_for_the_lock), ("slow-query", works_on_the_look_up)],
-    ids=["lock", "slow-query"],
+    [
+        pytest.param("lock", waits_for_the_lock, id="lock", marks=pytest.mark.gentle),
+        pytest.param("slow-query", works_on_the_look_up, id="slow-query"),
+    ],
 )
 def test_the_stall_in_the_server_is_real_and_is_lifted(
     scratch: Path, stall: str, holds: Callable[[dict[str, Any]], bool]

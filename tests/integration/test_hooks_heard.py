@@ -123,6 +123,7 @@ def served(app: Running) -> int:
 
 @pytest.mark.timing(reason="a quota, the host and its other guests share out real milliseconds")
 @pytest.mark.quota
+@pytest.mark.gentle
 @pytest.mark.parametrize(
     ("app", "quota"), [("ASGI", QUOTA), ("WSGI", QUOTA), ("Node", QUOTA), ("ASGI", None)],
     ids=["ASGI", "WSGI", "Node", "ASGI, CPU always there"],

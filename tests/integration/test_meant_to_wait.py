@@ -163,6 +163,7 @@ def test_who_has_asked_for_nothing_is_idle(server: PostgresServer, body: str, bu
 @pytest.mark.timing(
     reason="a client of the replication that gets no CPU for a second answers late, and looks like one that waits"
 )
+@pytest.mark.gentle
 @pytest.mark.parametrize(("role", "writes"), [("", False), ("", True), ("watcher", False), ("plain", True)])
 def test_a_logical_replication_does_not_wait_for_the_database(server: PostgresServer, role: str, writes: bool) -> None:
     def write(number: int) -> None:
