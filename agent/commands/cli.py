@@ -1,4 +1,4 @@
-"""The command line: ``run``, ``doctor``, ``demo``, ``report``, ``check-config``, ``explain``, ``hooks``.
+"""The command line: what each command does.  What it takes stands in :mod:`agent.commands.parser`.
 
 Exit codes: 0 done (doctor: healthy; demo: found), 1 findings (demo: others than expected), 2 cannot tell, 64 wrong
 usage, 69 something needed is not available (port taken, agent not reachable, no CPU quota), 78 unusable settings.
@@ -15,11 +15,9 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NoReturn
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from agent import __version__
 from agent.commands.exits import (
     BAD_CONFIG,
     CANNOT_TELL,
@@ -30,20 +28,15 @@ from agent.commands.exits import (
     complain,
     silence,
 )
-from agent.commands.hooks import LOADED_BY, hook_path
+from agent.commands.hooks import hook_path
 from agent.commands.hooks import overview as hooks_overview
+from agent.commands.parser import Handler, build_parser
 from agent.commands.start import obstacle, open_standard_streams
 
 #: A disk that is full, a quota, a limit of size, a device that fails, a descriptor that cannot be written to.
 _OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-#: What ``demo`` can make; ``agent.commands.demo.stalls`` has the table, which takes a while to load.
-STALLS = ("throttle", "lock", "slow-query", "network", "logs")
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(USAGE, f"{self.prog}: {message}\n")
+#: Holds the DSN that was given as a flag; no setting begins like this.
+_DSN_VARIABLE = "DOCTOR_DSN"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,6 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     open_standard_streams()
     try:
         return _dispatch(argv)
+    except Refused as refused:
+        complain(*refused.faults)
+        return refused.code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -69,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _dispatch(argv: Sequence[str] | None) -> int:
     """Run the command and flush what it printed, here where a failure to do so is caught."""
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = build_parser(_HANDLERS).parse_args(argv)
         if arguments.command is not _run and callable(signal.getsignal(signal.SIGINT)):
             signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on it is caught above
         code: int = arguments.command(arguments)
@@ -78,101 +74,47 @@ def _dispatch(argv: Sequence[str] | None) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="stallscope",
-        description="Why is this service slow: database, network, CPU taken away, or logs piling up?",
-    )
-    parser.add_argument("--version", action="version", version=f"stallscope {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    settings = _Parser(add_help=False)
-    settings.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML")
-    settings.add_argument(
-        "--set", action="append", default=[], type=_pair, metavar="SECTION.KEY=VALUE", help="one setting; repeatable"
-    )
-    output = _Parser(add_help=False)
-    output.add_argument("--json", action="store_true", help="machine-readable output")
+class Refused(Exception):
+    """The command cannot be carried out, for these reasons."""
 
-    run = commands.add_parser("run", parents=[settings, output], help="measure and serve until told to stop")
-    run.add_argument("--listen", metavar="HOST:PORT", help="address of the pages (default 127.0.0.1:9768)")
-    run.add_argument(
-        "--embedded-postgres", action="store_true", help="start a PostgreSQL of our own and watch it, for a first look"
-    )
-    run.set_defaults(command=_run)
-
-    doctor = commands.add_parser("doctor", parents=[settings, output], help="measure now and print a report")
-    doctor.add_argument(
-        "--for", dest="seconds", type=_duration, default=30.0, metavar="DURATION", help="how long (default 30s)"
-    )
-    doctor.add_argument("-v", "--verbose", action="store_true", help="everything, not the opening alone")
-    doctor.set_defaults(command=_doctor)
-
-    demo = commands.add_parser("demo", help="make a stall here, on a PostgreSQL of our own, and watch it being found")
-    demo.add_argument("stall", choices=STALLS, metavar="STALL", help=", ".join(STALLS))
-    demo.set_defaults(command=_demo)
-
-    report = commands.add_parser("report", parents=[output], help="the report of a running agent")
-    report.add_argument("url", metavar="URL", help="the agent's address, like http://127.0.0.1:9768")
-    report.add_argument("-v", "--verbose", action="store_true", help="everything, not the opening alone")
-    report.set_defaults(command=_report)
-
-    check = commands.add_parser("check-config", parents=[settings, output], help="check the settings and show them")
-    check.set_defaults(command=_check_config)
-
-    explain = commands.add_parser("explain", parents=[output], help="what a finding means and how it is judged")
-    explain.add_argument("rule", nargs="?", metavar="RULE", help="one rule (default: list them)")
-    explain.set_defaults(command=_explain)
-
-    hooks = commands.add_parser("hooks", help="where the files are that the app's own process loads, and how")
-    hooks.add_argument(
-        "--path", choices=LOADED_BY, metavar="LANGUAGE", help=f"print this one's directory: {', '.join(LOADED_BY)}"
-    )
-    hooks.set_defaults(command=_hooks)
-    return parser
+    def __init__(self, code: int, *faults: str) -> None:
+        super().__init__(*faults)
+        self.code, self.faults = code, faults
 
 
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or "." not in key:
-        raise argparse.ArgumentTypeError(f"{text!r} is not SECTION.KEY=VALUE")
-    return key.strip(), value.strip()
-
-
-def _duration(text: str) -> float:
-    """Seconds of ``30``, ``30s``, ``2m``; 3 s to 1 h."""
-    unit = {"s": 1.0, "m": 60.0}.get(text[-1:], 0.0)
-    number = text[:-1] if unit else text
-    try:
-        seconds = float(number) * (unit or 1.0)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration like 30s or 2m") from None
-    if not 3 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} must be 3s to 60m")
-    return seconds
-
-
-def _load(arguments: argparse.Namespace) -> Any:
-    """The settings, or ``None`` after every fault was printed."""
+def _load(arguments: argparse.Namespace, *, to_measure: bool) -> Any:
+    """The settings.  Raises Refused where they are unusable, or, ``to_measure``, nothing can be measured here."""
     from agent.rules import BY_ID  # noqa: PLC0415 - same
     from agent.settings.load import ConfigError, load  # noqa: PLC0415 - pydantic, not needed by every command
 
-    flags = list(arguments.set)
-    if getattr(arguments, "listen", None):
-        flags.append(("http.listen", arguments.listen))
+    flags = [*arguments.set, *(flag for flag in _flags(arguments) if flag[1])]
     try:
-        return load(arguments.config, os.environ, flags, known_rules=tuple(BY_ID))
+        config = load(arguments.config, os.environ, flags, known_rules=tuple(BY_ID))
     except ConfigError as error:
-        complain(*error.faults)
-        return None
+        raise Refused(BAD_CONFIG, *error.faults) from None
+    if to_measure and (why := obstacle()):
+        raise Refused(UNAVAILABLE, why)
+    return config
+
+
+def _flags(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """Settings that have a flag of their own; "" where it was not given."""
+    given = vars(arguments).get
+    yield "http.listen", given("listen") or ""
+    yield "app.pid", given("pid") or ""
+    yield "connections.ports", ",".join(given("port") or ())
+    yield "requests.metrics_url", given("url") or ""
+    yield "pool.metrics_url", given("url") or ""
+    if dsn := given("dsn"):
+        from probes.postgres.registration import DSN_PLACES  # noqa: PLC0415 - only here
+
+        if not dsn.startswith(DSN_PLACES):
+            os.environ[_DSN_VARIABLE], dsn = dsn, f"env:{_DSN_VARIABLE}"
+        yield "postgres.targets", f"database={dsn}"
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    config = _load(arguments)
-    if config is None:
-        return BAD_CONFIG
-    if why := obstacle():
-        complain(why)
-        return UNAVAILABLE
+    config = _load(arguments, to_measure=True)
     import asyncio  # noqa: PLC0415 - not needed by every command
 
     from agent.commands.run import serve_until_stopped  # noqa: PLC0415 - the whole agent
@@ -188,27 +130,22 @@ def _run(arguments: argparse.Namespace) -> int:
             os.environ[TARGET.removeprefix("env:")] = database.dsn
             return asyncio.run(serve_until_stopped(watching(config, "embedded", TARGET), as_json=as_json))
     except NotAvailable as reason:
-        complain(f"{reason}")
-        return UNAVAILABLE
+        raise Refused(UNAVAILABLE, f"{reason}") from None
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    config = _load(arguments)
-    if config is None:
-        return BAD_CONFIG
-    if why := obstacle():
-        complain(why)
-        return UNAVAILABLE
+    config = _load(arguments, to_measure=True)
     import asyncio  # noqa: PLC0415 - not needed by every command
 
-    from agent.commands.doctor import examine  # noqa: PLC0415 - the whole agent
+    from agent.commands.doctor import examine, too_short_for  # noqa: PLC0415 - the whole agent
 
     try:
         report = asyncio.run(examine(config, arguments.seconds, progress=sys.stderr))
     except OSError as error:
-        complain(f"cannot measure: {error.strerror or error}")
-        return UNAVAILABLE
-    return _show(report, as_json=arguments.json, verbose=arguments.verbose)
+        raise Refused(UNAVAILABLE, f"cannot measure: {error.strerror or error}") from None
+    code = _show(report, as_json=arguments.json, verbose=arguments.verbose)
+    complain(*too_short_for(report, arguments.seconds))
+    return code
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -235,24 +172,21 @@ def _show(report: dict[str, Any], *, as_json: bool, verbose: bool) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from agent.commands.report import Unreachable, get_report  # noqa: PLC0415 - urllib, only here
+    from agent.commands.report import LOCAL, Unreachable, get_report  # noqa: PLC0415 - urllib, only here
 
+    url = arguments.url or os.environ.get("STALLSCOPE_HTTP__LISTEN") or LOCAL
     try:
-        report = get_report(arguments.url)
+        report = get_report(url)
     except Unreachable as error:
-        complain(f"{error}")
-        return UNAVAILABLE
+        raise Refused(UNAVAILABLE, f"{error}") from None
     try:
         return _show(report, as_json=arguments.json, verbose=arguments.verbose)
     except (LookupError, TypeError, ValueError, AttributeError):
-        complain(f"{arguments.url}: the answer is not a whole report of stallscope")
-        return UNAVAILABLE
+        raise Refused(UNAVAILABLE, f"{url}: the answer is not a whole report of stallscope") from None
 
 
 def _check_config(arguments: argparse.Namespace) -> int:
-    config = _load(arguments)
-    if config is None:
-        return BAD_CONFIG
+    config = _load(arguments, to_measure=False)
     from agent.settings.load import history_bytes, predicted_cpu_ratio  # noqa: PLC0415 - after the check
     from agent.settings.outside import remarks  # noqa: PLC0415 - same
 
@@ -288,8 +222,7 @@ def _explain(arguments: argparse.Namespace) -> int:
         print(json.dumps([as_json(rule) for rule in RULES], indent=2) if arguments.json else overview(RULES), end="\n")
         return HEALTHY
     if arguments.rule not in BY_ID:
-        complain(f"no such rule {arguments.rule!r}; known: {', '.join(BY_ID)}")
-        return USAGE
+        raise Refused(USAGE, f"no such rule {arguments.rule!r}; known: {', '.join(BY_ID)}")
     rule = BY_ID[arguments.rule]
     print(json.dumps(as_json(rule), indent=2) if arguments.json else as_text(rule))
     return HEALTHY
@@ -299,6 +232,23 @@ def _hooks(arguments: argparse.Namespace) -> int:
     try:
         print(hook_path(arguments.path) if arguments.path else hooks_overview())
     except FileNotFoundError as reason:
-        complain(f"{reason}")
-        return UNAVAILABLE
+        raise Refused(UNAVAILABLE, f"{reason}") from None
     return HEALTHY
+
+
+def _completion(arguments: argparse.Namespace) -> int:
+    import shtab  # noqa: PLC0415 - only here
+
+    print(shtab.complete(build_parser(_HANDLERS), shell=arguments.shell))
+    return HEALTHY
+
+
+def _help(_: argparse.Namespace) -> int:
+    build_parser(_HANDLERS).print_help()
+    return HEALTHY
+
+
+_HANDLERS: dict[str, Handler] = {
+    "": _help, "run": _run, "doctor": _doctor, "demo": _demo, "report": _report, "check-config": _check_config,
+    "explain": _explain, "hooks": _hooks, "completion": _completion,
+}  # fmt: skip

@@ -6,12 +6,29 @@ import asyncio
 import contextlib
 import gc
 import time
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 from agent.app import Agent
 from agent.report import to_json
 from agent.settings.load import Config
 from agent.settings.presets import for_doctor
+from probes.reading import Code
+
+#: With a look this long every probe has had its slots, those that are due once a minute too.
+LONG_ENOUGH_SECONDS = 90.0
+
+
+def too_short_for(report: Mapping[str, Any], seconds: float) -> list[str]:
+    """What ``seconds`` were too short for: each reason, and the rules that stay unknown for it."""
+    waiting: dict[str, list[str]] = {}
+    for each in report["unknown"]:
+        if each["code"] == Code.NOT_YET and seconds < LONG_ENOUGH_SECONDS:
+            waiting.setdefault(each["because"], []).append(each["rule"])
+    return [
+        f"not known after {seconds:g} s, --for {LONG_ENOUGH_SECONDS:g}s may tell: {', '.join(rules)}: {why}"
+        for why, rules in waiting.items()
+    ]
 
 
 async def examine(config: Config, seconds: float, progress: TextIO) -> dict[str, Any]:

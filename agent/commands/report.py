@@ -13,6 +13,10 @@ from probes.labels import printable
 TIMEOUT_SECONDS = 10.0
 MOST_BYTES = 4 * 2**20
 MOST_DETAIL = 200
+#: Where ``run`` listens unless it is told otherwise.
+LOCAL = "127.0.0.1:9768"
+#: Pages of the agent: whoever copies the address of one of them means the agent.
+_PAGES = ("/health", "/report.txt", "/metrics", "/livez", "/readyz", "/")
 #: What makes an answer a report: the contract's keys and their JSON types.
 _KEYS: dict[str, type] = {
     "status": str, "verdict": str, "findings": list, "ruled_out": list, "unknown": list, "cannot_see": list,
@@ -25,11 +29,13 @@ class Unreachable(Exception):
 
 
 def get_report(url: str) -> dict[str, Any]:
-    """The ``/health`` report behind a base address or a full one.  Raises Unreachable."""
+    """The ``/health`` report of the agent at this address, which may be that of one of its pages.  Raises Unreachable."""
     if not url.startswith(("http://", "https://")):
         url = f"http://{url}"
-    if not url.rstrip("/").endswith("/health"):
-        url = url.rstrip("/") + "/health"
+    url = url.rstrip("/")
+    for page in _PAGES:
+        url = url.removesuffix(page)
+    url += "/health"
     try:
         body = _get(url)
         report = json.loads(body)

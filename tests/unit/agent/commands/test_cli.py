@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,7 +19,9 @@ import pytest
 
 import stallscope
 from agent.commands import cli, exits
+from agent.commands.doctor import too_short_for
 from agent.commands.hooks import LOADED_BY, hook_path
+from agent.commands.parser import SHELLS, duration
 from agent.report import Report, to_json
 from agent.rules import RULES
 from agent.settings.load import load
@@ -27,7 +30,7 @@ from stallscope import own_first
 from tests.unit.golden import fixed
 
 ROOT = Path(__file__).resolve().parents[4]
-COMMANDS = ("run", "doctor", "demo", "report", "check-config", "explain", "hooks")
+COMMANDS = ("run", "doctor", "demo", "report", "check-config", "explain", "hooks", "completion")
 
 Output = pytest.CaptureFixture[str]
 
@@ -59,15 +62,29 @@ def test_the_help_of_each_command_is_the_golden_one(command: str, capsys: Output
 
 
 def test_the_version_is_the_packages(capsys: Output) -> None:
-    assert ended("--version") == 0
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert capsys.readouterr().out == f"stallscope {pyproject['project']['version']}\n"
+    for flag in ("--version", "-V"):
+        assert ended(flag) == 0
+        assert capsys.readouterr().out == f"stallscope {pyproject['project']['version']}\n"
+
+
+def test_without_a_command_it_shows_help(capsys: Output) -> None:
+    assert ended() == 0
+    assert "check-config" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_completes_every_command(shell: str, capsys: Output) -> None:
+    assert ended("completion", shell) == 0
+    script = capsys.readouterr().out
+    assert all(command in script for command in COMMANDS)
+    if shutil.which(shell):
+        subprocess.run([shell, "-n"], input=script, text=True, check=True)
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        (),
         ("nonsense",),
         ("run", "--port", "1"),
         ("run", "extra"),
@@ -76,7 +93,7 @@ def test_the_version_is_the_packages(capsys: Output) -> None:
         ("run", "--config"),
         ("demo",),
         ("demo", "nonsense"),
-        ("report",),
+        ("completion", "tcl"),
         ("explain", "no_such_rule"),
         ("explain", "cpu_stolen", "cpu_contended"),
         ("hooks", "--path"),
@@ -103,14 +120,14 @@ def test_wrong_usage_is_exit_64_and_words_on_stderr(arguments: tuple[str, ...], 
     ("text", "seconds"), [("30", 30), ("30s", 30), ("2m", 120), ("3s", 3), ("60m", 3600), ("4.5s", 4.5)]
 )
 def test_a_duration_is_seconds_or_minutes(text: str, seconds: float) -> None:
-    assert cli._duration(text) == seconds
+    assert duration(text) == seconds
 
 
 def test_ctrl_c_is_exit_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_explain", interrupted)
+    monkeypatch.setitem(cli._HANDLERS, "explain", interrupted)
     assert ended("explain") == 130
 
 
@@ -184,7 +201,7 @@ def test_a_dsn_that_is_not_to_be_had_is_said_and_is_no_fault(
     monkeypatch.setattr(
         "os.environ", {**os.environ, "STALLSCOPE_TEST_BROKEN": "postgresql://app:hunter2@s3cr3t@db/app"}
     )
-    monkeypatch.setattr(cli, "_load", lambda _: load(None, {}, [("postgres.targets", f"main={place}")]))
+    monkeypatch.setattr(cli, "_load", lambda _, **__: load(None, {}, [("postgres.targets", f"main={place}")]))
     assert ended("check-config") == exits.HEALTHY
     said = capsys.readouterr()
     assert f"postgres.targets.main = {place}: " in said.err
@@ -251,6 +268,46 @@ def test_the_environment_counts_as_settings(monkeypatch: pytest.MonkeyPatch, cap
     monkeypatch.setenv("STALLSCOPE_HTTP__LISTEN", "127.0.0.1:7")
     assert ended("check-config", "--json") == exits.HEALTHY
     assert json.loads(capsys.readouterr().out)["http"]["listen"] == "127.0.0.1:7"
+
+
+def test_a_look_needs_no_file_of_settings(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    """What the flags of ``doctor`` say is checked as settings are, and a password is not shown."""
+    seen: list[Config] = []
+
+    async def examine(config: Config, *_: Any, **__: Any) -> dict[str, Any]:
+        seen.append(config)
+        return dict(to_json(fixed.healthy()))
+
+    monkeypatch.setattr("agent.commands.doctor.examine", examine)
+    page = "http://127.0.0.1:8080/metrics"
+    monkeypatch.setenv("DOCTOR_DSN", "")
+    look = ("--pid", "7", "--port", "6379", "--port", "5432", "--url", page)
+    assert ended("doctor", *look, "--dsn", "postgresql://u:secret@db/app") == exits.HEALTHY
+    (config,) = seen
+    assert (config.app.pid, config.connections.ports) == (7, (6379, 5432))
+    assert (config.requests.metrics_url, config.pool.metrics_url) == (page, page)
+    (place,) = config.postgres.targets.values()
+    assert os.environ[place.removeprefix("env:")] == "postgresql://u:secret@db/app"
+    assert ended("doctor", "--dsn", "env:DATABASE_URL") == exits.HEALTHY
+    assert list(seen[1].postgres.targets.values()) == ["env:DATABASE_URL"]
+    assert ended("doctor", "--dsn", "u:secret@db", "--pid", "x", "--port", "0") == exits.BAD_CONFIG
+    told = capsys.readouterr()
+    assert "secret" not in told.out + told.err
+    assert len(told.err.splitlines()) == 2
+
+
+def test_a_short_look_says_what_it_was_too_short_for() -> None:
+    report = to_json(fixed.blind())
+    report["unknown"] = [
+        {"rule": rule, "because": why, "remedy": "", "code": code}
+        for rule, why, code in (
+            ("a", "one sample", "not_yet"),
+            ("b", "one sample", "not_yet"),
+            ("c", "no role", "absent"),
+        )
+    ]
+    assert [line.partition("may tell: ")[2] for line in too_short_for(report, 12.0)] == ["a, b: one sample"]
+    assert not too_short_for(report, 3600.0)
 
 
 # ---- explain
@@ -320,7 +377,7 @@ def something_at(status: int, body: bytes, path: str = "/health", raw: bytes = b
         (fixed.report("warn", "Work is held back.", fixed.finding(severity="warning")), 200, exits.FINDINGS),
     ],
 )
-@pytest.mark.parametrize("tail", ["", "/", "/health"])
+@pytest.mark.parametrize("tail", ["", "/", "/health", "/report.txt", "/metrics"])
 def test_the_exit_code_of_report_is_the_verdict(
     report: Report, status: int, code: int, tail: str, capsys: Output
 ) -> None:
@@ -329,6 +386,18 @@ def test_the_exit_code_of_report_is_the_verdict(
         assert report.verdict.split(":")[0] in capsys.readouterr().out
         assert ended("report", url.removeprefix("http://") + tail, "--json") == code
         assert json.loads(capsys.readouterr().out) == to_json(report)
+
+
+def test_report_without_an_address_asks_the_agent_of_this_machine(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with something_at(200, json.dumps(to_json(fixed.healthy())).encode()) as url:
+        monkeypatch.setenv("STALLSCOPE_HTTP__LISTEN", url.removeprefix("http://"))
+        assert ended("report") == exits.HEALTHY
+    monkeypatch.delenv("STALLSCOPE_HTTP__LISTEN")
+    monkeypatch.setattr("agent.commands.report.LOCAL", "127.0.0.1:1")
+    assert ended("report") == exits.UNAVAILABLE
+    assert "http://127.0.0.1:1/health" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.commands import cli, exits
+from agent.commands import exits, parser
 from agent.commands.demo.quota import PREFIX, Group, parents, sweep
 from agent.commands.demo.stage import Demo, Plan, app_line, conclusion, exit_code
 from agent.commands.demo.stalls import STALLS
@@ -25,7 +25,7 @@ EXPECTED = ("one", "other")
 
 
 def test_the_command_line_knows_every_stall() -> None:
-    assert tuple(STALLS) == cli.STALLS
+    assert tuple(STALLS) == parser.STALLS
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,118 @@
+"""What the command line takes: every command, its flags and what may stand there."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from agent import __version__
+from agent.commands.exits import USAGE
+from agent.commands.hooks import LOADED_BY
+
+#: What ``demo`` can make; ``agent.commands.demo.stalls`` has the table, which takes a while to load.
+STALLS = ("throttle", "lock", "slow-query", "network", "logs")
+SHELLS = ("bash", "zsh", "fish")
+
+#: A command: arguments to exit code.
+Handler = Callable[[argparse.Namespace], int]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, f"{self.prog}: {message}\n")
+
+
+def build_parser(handlers: Mapping[str, Handler]) -> argparse.ArgumentParser:
+    """The parser; ``arguments.command`` is the handler of the command that was named, and of "" where none was."""
+    parser = _Parser(
+        prog="stallscope",
+        description="Why is this service slow: database, network, CPU taken away, or logs piling up?",
+    )
+    parser.add_argument("-V", "--version", action="version", version=f"stallscope {__version__}")
+    parser.set_defaults(command=handlers[""])
+    commands = parser.add_subparsers(metavar="COMMAND")
+    settings, output, whole = _Parser(add_help=False), _Parser(add_help=False), _Parser(add_help=False)
+    settings.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML")
+    settings.add_argument(
+        "--set", action="append", default=[], type=_pair, metavar="SECTION.KEY=VALUE", help="one setting; repeatable"
+    )
+    output.add_argument("--json", action="store_true", help="machine-readable output")
+    whole.add_argument("-v", "--verbose", action="store_true", help="everything, not the opening alone")
+
+    def add(name: str, words: str, *parents: _Parser) -> _Parser:
+        made = commands.add_parser(name, parents=parents, help=words)
+        made.set_defaults(command=handlers[name])
+        return made
+
+    run = add("run", "measure and serve until told to stop", settings, output)
+    run.add_argument("--listen", metavar="HOST:PORT", help="address of the pages (default 127.0.0.1:9768)")
+    run.add_argument(
+        "--embedded-postgres", action="store_true", help="start a PostgreSQL of our own and watch it, for a first look"
+    )
+    doctor = add("doctor", "measure now and print a report", settings, output, whole)
+    doctor.add_argument(
+        "--for", dest="seconds", type=duration, default=30.0, metavar="DURATION", help="how long (default 30s)"
+    )
+    _add_look_at(doctor)
+    demo = add("demo", "make a stall here, on a PostgreSQL of our own, and watch it being found")
+    demo.add_argument("stall", choices=STALLS, metavar="STALL", help=", ".join(STALLS))
+    report = add("report", "the report of a running agent", output, whole)
+    report.add_argument(
+        "url",
+        metavar="URL",
+        nargs="?",
+        help="the address of the agent or of one of its pages (default: that on this machine)",
+    )
+    add("check-config", "check the settings and show them", settings, output)
+    explain = add("explain", "what a finding means and how it is judged", output)
+    explain.add_argument("rule", nargs="?", metavar="RULE", help="one rule (default: list them)")
+    hooks = add("hooks", "where the files are that the app's own process loads, and how")
+    hooks.add_argument(
+        "--path", choices=LOADED_BY, metavar="LANGUAGE", help=f"print this one's directory: {', '.join(LOADED_BY)}"
+    )
+    completion = add("completion", "a script by which a shell completes these commands")
+    completion.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
+    return parser
+
+
+def _add_look_at(doctor: _Parser) -> None:
+    """Flags for a look at somebody's app without a file of settings."""
+    look = doctor.add_argument_group("what to look at, instead of settings")
+    look.add_argument("--pid", metavar="PID", help="a process of the app (app.pid)")
+    look.add_argument(
+        "--dsn",
+        metavar="DSN",
+        help="the database: env:VARIABLE, file:PATH, or a DSN, which others can read in the list of processes",
+    )
+    look.add_argument(
+        "--port",
+        action="append",
+        default=[],
+        metavar="PORT",
+        help="port of the servers that the app talks to (connections.ports); repeatable",
+    )
+    look.add_argument("--url", metavar="URL", help="the app's metrics page: requests in flight and connection pools")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or "." not in key:
+        raise argparse.ArgumentTypeError(f"{text!r} is not SECTION.KEY=VALUE")
+    return key.strip(), value.strip()
+
+
+def duration(text: str) -> float:
+    """Seconds of ``30``, ``30s``, ``2m``; 3 s to 1 h."""
+    unit = {"s": 1.0, "m": 60.0}.get(text[-1:], 0.0)
+    number = text[:-1] if unit else text
+    try:
+        seconds = float(number) * (unit or 1.0)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration like 30s or 2m") from None
+    if not 3 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} must be 3s to 60m")
+    return seconds
