@@ -28,8 +28,8 @@ _WORDS = {"pass": "HEALTHY", "warn": "WARNING", "fail": "FAILING"}
 
 
 class _Paint:
-    def __init__(self, colour: bool) -> None:
-        self._colour = colour
+    def __init__(self, colour: bool, width: int = WIDTH) -> None:
+        self._colour, self.width = colour, max(width, LEAST_WIDTH)
 
     def __call__(self, style: str, text: str) -> str:
         return f"\x1b[{_COLOURS[style]}m{text}\x1b[0m" if self._colour else text
@@ -37,8 +37,8 @@ class _Paint:
 
 def render(report: Mapping[str, Any], *, colour: bool = False, verbose: bool = True, width: int = WIDTH) -> str:
     """The report, ending in a newline: the opening alone, or, ``verbose``, everything.  ``width`` is in columns."""
-    paint = _Paint(colour)
-    parts: list[Iterable[str]] = [_opening(report, paint, max(width, LEAST_WIDTH))]
+    paint = _Paint(colour, width)
+    parts: list[Iterable[str]] = [_opening(report, paint)]
     if verbose:
         parts += [
             [""],
@@ -58,13 +58,13 @@ def render(report: Mapping[str, Any], *, colour: bool = False, verbose: bool = T
 
 def headline(report: Mapping[str, Any], *, colour: bool = False) -> str:
     """The verdict alone: the first lines of the report."""
-    return "\n".join(_head(report, _Paint(colour), WIDTH))
+    return "\n".join(_head(report, _Paint(colour)))
 
 
-def _opening(report: Mapping[str, Any], paint: _Paint, width: int) -> Iterator[str]:
+def _opening(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
     """At most six lines, unless the change itself is longer: the verdict, what to change, what it is not, and the four suspects."""
-    suspects, more = _suspects(report, paint, width), list(_first_step(report, width))
-    yield from _head(report, paint, width, max(1, LINES - len(suspects) - len(more)))
+    suspects, more = _suspects(report, paint), list(_first_step(report, paint.width))
+    yield from _head(report, paint, max(1, LINES - len(suspects) - len(more)))
     yield from more
     yield from suspects
 
@@ -83,11 +83,11 @@ def _first_step(report: Mapping[str, Any], width: int) -> Iterator[str]:
         yield _cut(f"{'in vain':<9} {advice['will_not_help']}", width)
 
 
-def _suspects(report: Mapping[str, Any], paint: _Paint, width: int) -> list[str]:
+def _suspects(report: Mapping[str, Any], paint: _Paint) -> list[str]:
     """Who is guilty, who is not and by which number, and who was not looked at."""
     said: list[tuple[str, str]] = []
     lines: list[str] = []
-    used = width
+    used = width = paint.width
     for suspect in report.get("suspects", ()):
         style, word = _STATES.get(suspect["state"], ("dim", suspect["state"]))
         number = f" ({suspect['text']})" if suspect["text"] and suspect["state"] != "not looked at" else ""
@@ -108,7 +108,8 @@ def _cut(line: str, width: int) -> str:
     return line if len(line) <= width else f"{line[: width - 3]}..."
 
 
-def _head(report: Mapping[str, Any], paint: _Paint, width: int, most: int = 100) -> Iterator[str]:
+def _head(report: Mapping[str, Any], paint: _Paint, most: int = 100) -> Iterator[str]:
+    width = paint.width
     word = _WORDS[report["status"]] if report["conclusive"] else "UNKNOWN"
     lines = wrap(report["verdict"], width - 10)
     if len(lines) > most:
@@ -127,10 +128,10 @@ def _breakdown(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
         title = f"What the app's threads did in the last minute ({whole:.2f} wanted to run at any moment)"
     else:
         shares = {part.removeprefix("suspended_"): share for part, share in report["breakdown"]["cpu"].items()}
-        title = "What a thread that wants to run met in this container in the last minute (the app's own are not seen)"
+        title = "What a thread that wants to run met here in the last minute (the app's own are not seen)"
     if not shares:
         return
-    yield paint("bold", title)
+    yield from (paint("bold", line) for line in wrap(title, paint.width))
     for part, share in shares.items():
         if share >= 0.0005 or part == "running":
             bar = "█" * round(share * 40)
@@ -207,24 +208,24 @@ def _findings(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
         if finding.get("contributing"):
             yield f"  contributing, too small to explain it alone: {', '.join(finding['contributing'])}"
         for evidence in finding["evidence"]:
-            yield from _bullet("-", evidence["text"])
+            yield from _bullet(paint, "-", evidence["text"])
         if finding.get("explained_by"):  # to be acted on is its cause
             yield ""
             continue
         advice = finding["advice"]
-        yield from _bullet("do:", advice["summary"])
+        yield from _bullet(paint, "do:", advice["summary"])
         for change in advice["changes"]:
             yield f"      {change}"
         if advice["cost"]:
-            yield from _bullet("costs:", advice["cost"])
+            yield from _bullet(paint, "costs:", advice["cost"])
         if advice["will_not_help"]:
-            yield from _bullet("will not help:", advice["will_not_help"])
-        yield from _bullet("proved wrong if:", finding["disproof"])
+            yield from _bullet(paint, "will not help:", advice["will_not_help"])
+        yield from _bullet(paint, "proved wrong if:", finding["disproof"])
         yield ""
 
 
-def _bullet(mark: str, text: str) -> Iterator[str]:
-    yield from wrap(f"{mark} {text}", WIDTH, initial_indent="  ", subsequent_indent="    ")
+def _bullet(paint: _Paint, mark: str, text: str) -> Iterator[str]:
+    yield from wrap(f"{mark} {text}", paint.width, initial_indent="  ", subsequent_indent="    ")
 
 
 def _list(title: str, items: Sequence[Mapping[str, Any]], key: str, paint: _Paint) -> Iterator[str]:
@@ -238,7 +239,7 @@ def _list(title: str, items: Sequence[Mapping[str, Any]], key: str, paint: _Pain
         text = f"{', '.join(names)}: {because}"
         if remedy:
             text += f" (to see it: {remedy})"
-        lines = wrap(text, WIDTH - 4)
+        lines = wrap(text, paint.width - 4)
         yield f"  · {lines[0]}"
         for line in lines[1:]:
             yield f"    {line}"
@@ -258,11 +259,11 @@ def _foot(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
         )
         if word
     )
-    yield paint(
-        "dim",
+    text = (
         f"stallscope {agent['version']}  up {agent['uptime_seconds']:.0f} s  cost {agent['cpu_seconds']:.2f} CPU-s, "
-        f"{agent['memory_bytes'] / 2**20:.0f} MiB  on {place or 'an unknown platform'}  at {report['generated']}",
+        f"{agent['memory_bytes'] / 2**20:.0f} MiB  on {place or 'an unknown platform'}  at {report['generated']}"
     )
+    yield from (paint("dim", line) for line in wrap(text, paint.width))
 
 
 def change_line(event: Mapping[str, Any], *, colour: bool = False) -> str:

@@ -20,6 +20,7 @@ from agent.diagnosis import Change, as_event
 from agent.report import Report, to_json
 from agent.settings.load import Config, parse_address
 from exporters import console, server
+from exporters.board import Board, in_foreground
 from exporters.cloud_logging import CloudLog
 from exporters.failures import Failures
 from exporters.guard import Guard, Hosts, own_names
@@ -32,6 +33,8 @@ from probes.gcp.cloud_logging import open_api
 #: By now the two spins of the first seconds have been told: a slot out of turn makes the first report that
 #: can conclude anything, and a person at a terminal gets it a moment later.
 FIRST_SLOT_SECONDS, FIRST_REPORT_SECONDS = 8.5, 9.5
+#: On a terminal: as often as most probes measure.
+RENEW_SECONDS = 10.0
 #: For the findings that still wait for Cloud Logging at the end; Cloud Run gives ten seconds for all of it.
 FLUSH_SECONDS = 3.0
 
@@ -46,6 +49,7 @@ class ChangeNotifier:
         self.form, self._cloud, self._errors = form, cloud, errors
         self._writer = LineWriter()
         self._colour = form == "text" and "NO_COLOR" not in os.environ
+        self._board = Board(self._writer.write, colour=self._colour) if form == "text" else None
 
     def dropped(self) -> int:
         """Lines that standard output or error could not take."""
@@ -69,6 +73,7 @@ class ChangeNotifier:
 
     def changes(self, report: Report, changes: Sequence[Change]) -> None:
         """Tell every verdict that changed to or from present; unknown to absent is only the warm-up."""
+        lines = ""
         for change in changes:
             if "present" not in (change.before, change.now):
                 continue
@@ -80,17 +85,29 @@ class ChangeNotifier:
             labels = {"stallscope_rule": change.rule}
             if self.form == "json":
                 self._writer.write(line("verdict_changed", severity_of(severity), text, body, labels))
-            elif self.form == "text":
-                self._writer.write(console.change_line({**event, "severity": severity}, colour=self._colour))
+            lines += console.change_line({**event, "severity": severity}, colour=self._colour)
             if self._cloud is not None:
                 self._cloud.write(severity_of(severity), {"message": text, "event": "verdict_changed", **body}, labels)
+        if self._board is not None and lines:
+            self._board.changed(lines, to_json(report))
 
-    def whole(self, event: str, report: Report) -> None:
-        """Tell the whole report."""
+    def renew(self, report: Report) -> None:
+        """Show this report on a terminal, in the place of the one before."""
+        if self._board is not None:
+            self._board.show(to_json(report))
+
+    def everything(self, report: Report) -> None:
+        """Print the whole report on a terminal."""
+        if self._board is not None:
+            self._board.whole(to_json(report))
+
+    def final(self, report: Report) -> None:
+        """Tell the whole report, as the last word."""
         if self.form == "json":
-            self._writer.write(line(event, "INFO", report.verdict, {"report": to_json(report)}))
-        elif self.form == "text":
-            self._writer.write(console.render(to_json(report), colour=self._colour))
+            self._writer.write(line("final_report", "INFO", report.verdict, {"report": to_json(report)}))
+        elif self._board is not None:
+            self._board.end()
+            self._board.whole(to_json(report))
 
     def failure(self, message: str, body: Mapping[str, Any]) -> None:
         """Tell that a request failed by a fault of ours."""
@@ -161,7 +178,7 @@ async def serve_until_stopped(config: Config, *, as_json: bool) -> int:
     notifier.greet(sock.getsockname()[:2])
     asyncio.get_running_loop().call_later(FIRST_SLOT_SECONDS, agent.schedule.nudge)
     if notifier.form == "text":
-        asyncio.get_running_loop().call_later(FIRST_REPORT_SECONDS, _first_report, notifier, agent)
+        _show_on_terminal(notifier, agent)
     try:
         done, _ = await asyncio.wait({measuring, serving}, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -173,15 +190,31 @@ async def serve_until_stopped(config: Config, *, as_json: bool) -> int:
             await measuring
         await serving
         if agent.state.snapshot is not None:
-            notifier.whole("final_report", agent.publish())
+            notifier.final(agent.publish())
         await agent.aclose()
         await notifier.aclose()
     return 0
 
 
-def _first_report(notifier: ChangeNotifier, agent: Agent) -> None:
-    if agent.state.snapshot is not None:
-        notifier.whole("first_report", agent.state.snapshot.report)
+def _show_on_terminal(notifier: ChangeNotifier, agent: Agent) -> None:
+    """From the first report on, again and again; Enter prints everything."""
+    loop = asyncio.get_running_loop()
+
+    def renew() -> None:
+        if agent.state.snapshot is not None:
+            notifier.renew(agent.state.snapshot.report)
+        loop.call_later(RENEW_SECONDS, renew)
+
+    def entered() -> None:
+        # A background process that reads its terminal is stopped (SIGTTIN), and one that does not is woken for each key.
+        if not in_foreground(0) or not os.read(0, 4096):
+            loop.remove_reader(0)
+        elif agent.state.snapshot is not None:
+            notifier.everything(agent.state.snapshot.report)
+
+    loop.call_later(FIRST_REPORT_SECONDS, renew)
+    if sys.stdin.isatty():
+        loop.add_reader(0, entered)
 
 
 def _api(pages: Pages, agent: Agent) -> Callable[[], Awaitable[Any]]:

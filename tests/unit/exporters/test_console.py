@@ -125,8 +125,8 @@ def test_parts_of_the_breakdown_without_a_share_are_left_out_and_running_never_i
 
 
 def test_an_unmeasured_breakdown_is_not_shown() -> None:
-    assert "met in this container" in shown("healthy")
-    assert "met in this container" not in shown("blind")
+    assert "met here in the last minute" in shown("healthy")
+    assert "met here in the last minute" not in shown("blind")
 
 
 def test_an_unknown_platform_is_called_so() -> None:
