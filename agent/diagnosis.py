@@ -150,7 +150,9 @@ class Engine:
             state.verdict, state.last = "present", judgement
             return judgement
         state.pending = None
-        if isinstance(judgement, Absent) and state.verdict == "present" and state.last is not None:
+        # A slot without an answer in time is no sign that it is over: a starved machine misses some.
+        late = isinstance(judgement, Unknown) and judgement.code == Code.TIMED_OUT
+        if (late or isinstance(judgement, Absent)) and state.verdict == "present" and state.last is not None:
             state.clearing = now if state.clearing is None else state.clearing
             if now - state.clearing < (STEADY_SECONDS if state.returned else rule.clear_seconds):
                 return state.last

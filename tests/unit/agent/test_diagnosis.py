@@ -137,6 +137,16 @@ def test_an_unknown_ends_a_finding_at_once_because_nobody_can_vouch_for_it() -> 
     assert [(u.rule, u.because, u.remedy) for u in script.report.unknown] == [("one", "too dark", "light a candle")]
 
 
+def test_a_slot_without_an_answer_in_time_ends_a_finding_no_sooner_than_an_absent_does() -> None:
+    """Under two limits the measuring child missed a slot, and the limit that held it was not named any more."""
+    late = Unknown("nothing was written in this slot", code=Code.TIMED_OUT)
+    script = Script(clear_seconds=10.0)
+    assert script.say(present()) == "present"
+    assert script.say(late, after=1.0) == "present"
+    assert script.say(late, after=9.0) == "present"
+    assert script.say(late, after=2.0) == "unknown"
+
+
 def test_since_is_when_it_was_first_seen_and_stays_while_it_lasts() -> None:
     script = Script(for_seconds=10.0)
     began = script.clock()
