@@ -76,7 +76,7 @@ class End(NamedTuple):
 class Comb:
     """A limit's clock: ``hits`` of ``ends`` gaps ended at ``phase`` (seconds) modulo ``period`` (seconds).
 
-    ``chance`` is the probability that this many coincide by accident, of all that was tried.  ``cores`` is the limit's
+    ``last`` is the last of these ends.  ``chance`` is the probability that this many coincide by accident, of all that was tried.  ``cores`` is the limit's
     size as bursts met it: what they burned from a release to the next stop, over the period; None where none was
     stopped.  It is the whole limit only while nothing else in the group used it.  ``second_phase`` is another limit's, one
     inside the other.
@@ -181,16 +181,17 @@ def find(ends: Sequence[End], periods: Sequence[float] = PERIODS) -> Releases:
 
 
 class _Trial(NamedTuple):
-    """One period tried on ``number`` ends: those at the best phase, and of the rest those at the next best."""
+    """One period tried on ``number`` ends: those at the best phase, and of the rest those at the next best; each with its last."""
 
     period: float
     number: int
     tried: int
-    last: float
     phase: float
     hits: int
+    last: float
     second: float
     more: int
+    second_last: float
     rest: int
 
     def share(self, limits: int) -> float:
@@ -216,7 +217,8 @@ class _Trial(NamedTuple):
         """The comb that was found."""
         hits = self.hits + (self.more if limits == 2 else 0)
         second = self.second if limits == 2 else None
-        return Comb(self.period, self.phase, hits, self.number, self.chance(limits), self.last, None, second)
+        last = max(self.last, self.second_last) if limits == 2 else self.last
+        return Comb(self.period, self.phase, hits, self.number, self.chance(limits), last, None, second)
 
 
 def _trials(ends: Sequence[End], period: float, tried: int) -> Iterator[_Trial]:
@@ -226,10 +228,19 @@ def _trials(ends: Sequence[End], period: float, tried: int) -> Iterator[_Trial]:
         taken = [end for end in ends if end.length >= length][-MOST_ENDS:]
         if len(taken) < LEAST_ENDS or median(end.length for end in taken) > MOST_PERIODS * period:
             continue
-        phase, hits = _best_phase([end.at for end in taken], period)
-        rest = [end.at for end in taken if _distance(end.at, phase, period) > 2 * CELL_SECONDS]
+        times = [end.at for end in taken]
+        phase, hits = _best_phase(times, period)
+        rest = [at for at in times if _distance(at, phase, period) > 2 * CELL_SECONDS]
         second, more = _best_phase(rest, period) if rest else (0.0, 0)
-        yield _Trial(period, len(taken), tried, taken[-1].at, phase, hits, second, more, len(rest))
+        yield _Trial(
+            period, len(taken), tried, phase, hits, _last_at(times, phase, period),
+            second, more, _last_at(rest, second, period), len(rest),
+        )  # fmt: skip
+
+
+def _last_at(times: Sequence[float], phase: float, period: float) -> float:
+    """The last of these instants at this phase; others go on making gaps when the limit is gone."""
+    return max((at for at in times if _distance(at, phase, period) <= 2 * CELL_SECONDS), default=0.0)
 
 
 def odds(hits: int, number: int) -> float:

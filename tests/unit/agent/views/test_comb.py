@@ -94,6 +94,14 @@ def test_neighbours_that_work_in_steps_of_the_same_period_are_no_limit() -> None
     assert convicted <= 6
 
 
+def test_gaps_that_neighbours_make_later_do_not_keep_a_limit_that_is_gone() -> None:
+    held = on_comb(30, 0.1)
+    over = held[-1].at
+    found = find([*held, *(End(over + 1 + 0.0133 * n, 0.02) for n in range(1, 7))]).comb
+    assert found is not None
+    assert found.last == over
+
+
 def test_a_limit_inside_a_limit_has_two_phases() -> None:
     ends = sorted(on_comb(15, 0.1) + on_comb(13, 0.1, phase=0.071, seed=2))
     found = find(ends).comb
