@@ -112,9 +112,9 @@ def releases(history: History, seconds: float = SPAN) -> Releases:
     readings = history.window(SuspensionReading, seconds)
     windows = [w for r in readings for w in (*digest(r).spins, *(x for x in r.windows if not x.spin and x.ends))]
     ends = sorted(end for w in windows for end in ends_of(w, LATE_SECONDS))
-    found = find(ends, _periods(history))
+    bursts = sorted(end for w in windows if w.spin for end in ends_of(w))
+    found = find(ends, _periods(history), bursts)
     if found.comb is None:
-        bursts = [end for w in windows if w.spin for end in ends_of(w)]
         return replace(found, on_no_comb=found.on_no_comb and _met_no_limit(bursts, _periods(history)))
     size = limit_cores(found.comb, [w for w in windows if w.spin])
     return replace(found, comb=replace(found.comb, cores=size))
@@ -165,10 +165,14 @@ def _periods(history: History) -> tuple[float, ...]:
     return tuple(sorted({*PERIODS, *(p for p in named if p >= PERIODS[-1])}, reverse=True))
 
 
-def find(ends: Sequence[End], periods: Sequence[float] = PERIODS) -> Releases:
-    """The comb on which these ends lie; ``periods`` in seconds, longest first."""
+def find(ends: Sequence[End], periods: Sequence[float] = PERIODS, bursts: Sequence[End] = ()) -> Releases:
+    """The comb on which these ends lie; ``periods`` in seconds, longest first.
+
+    ``bursts``, of these the ends that stopped one, are tried by themselves too: in an idle container they alone meet the limit,
+    and what neighbours do to its heartbeats lies anywhere.
+    """
     large = sum(end.length >= STOP_GAP_SECONDS for end in ends)
-    trials = [trial for period in periods for trial in _trials(ends, period, 2 * len(periods))]
+    trials = [trial for period in periods for trial in _trials(ends, bursts, period, SETS * len(periods))]
     for limits in (1, 2):
         fits = [t for t in trials if t.fits(limits)]
         most = max((t.share(limits) for t in fits), default=0.0)
@@ -176,7 +180,7 @@ def find(ends: Sequence[End], periods: Sequence[float] = PERIODS) -> Releases:
         for trial in fits:
             if trial.share(limits) >= SAME_SHARE * most:
                 return Releases(trial.number, trial.comb(limits))
-    coarse = [t for t in trials if t.number >= ENOUGH_ENDS and t.period >= CELLS * TICK_SECONDS]
+    coarse = [t for t in trials if t.of_all and t.number >= ENOUGH_ENDS and t.period >= CELLS * TICK_SECONDS]
     return Releases(large, None, bool(coarse) and all(t.chance(1) >= MERE_CHANCE for t in coarse))
 
 
@@ -193,6 +197,7 @@ class _Trial(NamedTuple):
     more: int
     second_last: float
     rest: int
+    of_all: bool
 
     def share(self, limits: int) -> float:
         """Of the ends, those on the comb of one limit or of two."""
@@ -221,11 +226,18 @@ class _Trial(NamedTuple):
         return Comb(self.period, self.phase, hits, self.number, self.chance(limits), last, None, second)
 
 
-def _trials(ends: Sequence[End], period: float, tried: int) -> Iterator[_Trial]:
-    """This period tried on the gaps that it could make, and on the long ones alone."""
+#: What a period is tried on.
+SETS = 3
+
+
+def _trials(ends: Sequence[End], bursts: Sequence[End], period: float, tried: int) -> Iterator[_Trial]:
+    """This period tried on the gaps that it could make, on the long ones alone, and on those that stopped a burst."""
     least = max(LATE_SECONDS, min(STOP_GAP_SECONDS, GAP_SHARE * period))
-    for length in (least, TELLING_GAP_SECONDS) if period > TELLING_GAP_SECONDS else (least,):
-        taken = [end for end in ends if end.length >= length][-MOST_ENDS:]
+    sets = [(ends, least), (bursts, least)]
+    if period > TELLING_GAP_SECONDS:
+        sets.append((ends, TELLING_GAP_SECONDS))
+    for these, length in sets:
+        taken = [end for end in these if end.length >= length][-MOST_ENDS:]
         if len(taken) < LEAST_ENDS or median(end.length for end in taken) > MOST_PERIODS * period:
             continue
         times = [end.at for end in taken]
@@ -234,7 +246,7 @@ def _trials(ends: Sequence[End], period: float, tried: int) -> Iterator[_Trial]:
         second, more = _best_phase(rest, period) if rest else (0.0, 0)
         yield _Trial(
             period, len(taken), tried, phase, hits, _last_at(times, phase, period),
-            second, more, _last_at(rest, second, period), len(rest),
+            second, more, _last_at(rest, second, period), len(rest), these is ends,
         )  # fmt: skip
 
 

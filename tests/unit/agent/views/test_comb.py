@@ -154,3 +154,14 @@ def test_a_limit_that_bursts_alone_meet_is_not_denied_by_what_a_host_takes_from_
     found = releases(scene.history)
     assert found.comb is None
     assert found.on_no_comb != limited
+
+
+def test_what_stops_the_bursts_of_an_idle_container_tells_beside_what_neighbours_do_to_its_heartbeats() -> None:
+    """A sandbox held to 5 % beside busy neighbours: 18 of 25 gaps on the clock, then fewer, and the limit was dropped."""
+    bursts, others = on_comb(10, 0.1, length=0.09), on_ticks(14, length=0.05, seed=3)
+    ends = sorted([*bursts, *others])
+    assert find(ends).comb is None
+    found = find(ends, bursts=bursts).comb
+    assert found is not None
+    assert (found.period, found.hits, found.ends) == (0.1, 10, 10)
+    assert find(ends, bursts=others[:9]).comb is None
