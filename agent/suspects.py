@@ -16,7 +16,8 @@ from agent.rules.rule import Absent, Judgement, Rule, Unknown
 from agent.verdict import GOOD, SPINS_SECONDS
 from agent.views import backlog
 from agent.views.connections import connections
-from agent.views.cpu import RUNNING, CpuBreakdown, RoundTrip, round_trips, spin_view
+from agent.views.cpu import RUNNING, CpuBreakdown, spin_view
+from agent.views.round_trips import RoundTrip, round_trips
 from probes.logs.reading import BacklogReading
 from probes.postgres.probe import PostgresReading
 from probes.sockets.connections import ConnectionsReading

@@ -8,7 +8,7 @@ from agent.history import History
 from agent.report import Severity
 from agent.rules.rule import Absent, Judgement, Present, Unknown
 from agent.views import connections
-from agent.views.cpu import RoundTrip, round_trips
+from agent.views.round_trips import RoundTrip, round_trips
 from probes.postgres.server import PostgresServerReading
 from probes.reading import Code, Reading
 from probes.sockets.connections import ConnectionsReading

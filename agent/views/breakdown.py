@@ -5,7 +5,8 @@ from __future__ import annotations
 from agent.history import History
 from agent.report import Breakdown
 from agent.views import backlog, connections, memory
-from agent.views.cpu import CpuBreakdown, round_trips
+from agent.views.cpu import CpuBreakdown
+from agent.views.round_trips import round_trips
 from agent.views.stalled import Stalled
 from probes.host.platform import PlatformReading
 from probes.postgres.probe import PostgresReading

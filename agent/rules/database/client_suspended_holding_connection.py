@@ -12,7 +12,7 @@ from agent.rules import raising, targets
 from agent.rules.confidence import measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import place
-from agent.views.cpu import round_trips
+from agent.views.round_trips import round_trips
 from probes.postgres.probe import PostgresReading
 from probes.reading import Code
 

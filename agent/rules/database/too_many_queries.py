@@ -13,7 +13,7 @@ from agent.rules.confidence import measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold
 from agent.rules.targets import endpoint
 from agent.views import connections
-from agent.views.cpu import round_trips
+from agent.views.round_trips import round_trips
 from agent.views.stalled import NETWORK
 from probes.sockets.connections import ConnectionsReading
 

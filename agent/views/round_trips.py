@@ -1,0 +1,70 @@
+"""The agent's own round trips to each database over a span: mean parts that add up to the wall time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from agent.history import History, once
+from probes.postgres.probe import PostgresReading
+from probes.postgres.round_trip import PARTS
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """Mean seconds of one operation's parts over a span; they sum to ``wall``."""
+
+    wall: float
+    network: float
+    server: float
+    suspended: float
+    client: float
+    unknown: float
+    count: int
+    #: Times outside of this machine, network and server together, in their order.
+    aways: tuple[float, ...]
+    #: Of them on the network.
+    networks: tuple[float, ...]
+
+    @property
+    def least_network(self) -> float:
+        """The shortest time on the network: distance, without what a busy server adds before its clock runs."""
+        return min(self.networks)
+
+    @property
+    def least_away(self) -> float:
+        """The shortest time outside of this machine."""
+        return min(self.aways)
+
+    @property
+    def usual_away(self) -> float:
+        """Its median."""
+        return median(self.aways)
+
+    def is_uneven(self, ratio: float) -> bool:
+        """Whether quick ones, below ``ratio`` of the median, stand between slow ones.
+
+        Quick ones that all come before or after the slow ones are a change, not unevenness.
+        """
+        quick = [away < ratio * self.usual_away for away in self.aways]
+        return any(quick) and quick != sorted(quick) and quick != sorted(quick, reverse=True)
+
+
+@once
+def round_trips(history: History, seconds: float, target: str, latest: int = 1000) -> dict[str, RoundTrip]:
+    """The ``latest`` round trips to one database: operation -> mean parts; empty while none was answered."""
+    readings = [r for r in history.window(PostgresReading, seconds, target) if r.up][-latest:]
+    found = {}
+    for operation in (readings[-1].round_trip_seconds or {}) if readings else {}:
+        walls = [(r.round_trip_seconds or {}).get(operation, 0.0) for r in readings]
+        parts = {part: [(getattr(r, f"{part}_seconds") or {}).get(operation, 0.0) for r in readings] for part in PARTS}
+        away = [a + b for a, b in zip(parts["network"], parts["server"], strict=True)]
+        means = {part: sum(values) / len(values) for part, values in parts.items()}
+        found[operation] = RoundTrip(
+            wall=sum(walls) / len(walls),
+            **means,
+            count=len(walls),
+            aways=tuple(away),
+            networks=tuple(parts["network"]),
+        )
+    return found
