@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from agent.settings.schema import Config
-from probes.postgres.dsn import dsn_from, parse
-from probes.postgres.failures import LinkFailed
+from probes.postgres.dsn import parse
+from probes.store.failures import LinkFailed
+from probes.store.place import secret_from
 
 
 def remarks(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
@@ -17,7 +18,7 @@ def remarks(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
     for name, place in config.postgres.targets.items():
         where = f"postgres.targets.{name} = {place}"
         try:
-            parse(dsn_from(place, environ)())
+            parse(secret_from(place, environ)())
         except LinkFailed as failed:
             yield f"{where}: {failed}; {failed.remedy}"
         except OSError as error:

@@ -10,8 +10,8 @@ from agent.views.round_trips import round_trips
 from agent.views.stalled import Stalled
 from probes.host.platform import PlatformReading
 from probes.postgres.probe import PostgresReading
-from probes.postgres.round_trip import PARTS as ROUND_TRIP_PARTS
 from probes.postgres.server import PostgresServerReading
+from probes.store.round_trip import PARTS as ROUND_TRIP_PARTS
 
 
 def build_breakdown(history: History, seconds: float, cpu: CpuBreakdown | None, harm: Stalled) -> Breakdown:

@@ -7,7 +7,7 @@ from statistics import median
 
 from agent.history import History, once
 from probes.postgres.probe import PostgresReading
-from probes.postgres.round_trip import PARTS
+from probes.store.round_trip import PARTS
 
 
 @dataclass(frozen=True, slots=True)

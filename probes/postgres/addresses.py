@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, Final, NamedTuple
 
 from probes.postgres.dsn import ENCODE, Dsn, library_options, unusable
-from probes.postgres.failures import LinkFailed, Remote
+from probes.store.failures import LinkFailed, Remote
 
 #: Of one DSN; a name with more is a mistake, or a load balancer whose first will do.
 MOST_ADDRESSES: Final = 16

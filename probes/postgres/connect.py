@@ -13,8 +13,10 @@ from typing import Final
 
 from probes.postgres.addresses import Address, LookUp, addresses, look_up
 from probes.postgres.dsn import parse
-from probes.postgres.failures import NEAREST, LinkFailed, failure
-from probes.postgres.link import Link, ready
+from probes.postgres.failures import NEAREST, failure
+from probes.postgres.link import Link
+from probes.store.failures import LinkFailed
+from probes.store.round_trip import ready
 
 #: A phase of opening a connection, by libpq's status while it lasts.
 PHASES: Final = ("dns", "tcp", "tls", "authentication", "ready")

@@ -12,8 +12,8 @@ import pytest
 
 from agent.commands.embedded_postgres import free_port
 from probes.postgres.addresses import LookUp, look_up
-from probes.postgres.failures import Remote
 from probes.postgres.probe import PostgresProbe, PostgresReading
+from probes.store.failures import Remote
 from tests.integration.conftest import server_programs
 from tests.lab.postgres import PostgresServer, Role
 from tests.lab.tcp_proxy import TcpProxy

@@ -12,10 +12,10 @@ from agent.rules import targets
 from agent.rules.confidence import not_measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views.stalled import OTHER_SIDE
-from probes.postgres.failures import OWN_FAULT
 from probes.postgres.probe import PostgresReading
 from probes.reading import Code, code_of
 from probes.sockets.connections import ConnectionsReading
+from probes.store.failures import OWN_FAULT
 
 SPAN = 60.0
 IN_A_ROW = Threshold("attempts without an answer, in a row", 2, "", "one may be a proxy that restarts")

@@ -11,7 +11,7 @@ import pytest
 from probes.postgres.addresses import MOST_ADDRESSES, Address, addresses
 from probes.postgres.connect import connect
 from probes.postgres.dsn import parse
-from probes.postgres.failures import LinkFailed
+from probes.store.failures import LinkFailed
 
 NAMES = {
     "localhost": ["::1", "127.0.0.1"],
