@@ -11,6 +11,7 @@ from agent.views.stalled import Stalled
 from probes.host.platform import PlatformReading
 from probes.postgres.probe import PostgresReading
 from probes.postgres.server import PostgresServerReading
+from probes.redis.probe import RedisReading
 from probes.store.round_trip import PARTS as ROUND_TRIP_PARTS
 
 
@@ -21,7 +22,8 @@ def build_breakdown(history: History, seconds: float, cpu: CpuBreakdown | None, 
     sessions = {target: _sessions(history, seconds, target) for target in history.targets(PostgresServerReading)}
     return Breakdown(
         cpu={part: round(share, 4) for part, share in cpu.shares.items()} if cpu else {},
-        postgres={target: _postgres(history, seconds, target) for target in history.targets(PostgresReading)},
+        postgres={target: _round_trips(history, seconds, target) for target in history.targets(PostgresReading)},
+        redis={target: _round_trips(history, seconds, target) for target in history.targets(RedisReading)},
         connections={
             remote: {name: round(getattr(seen, name), 4) for name in ("unread", "waiting", "idle")}
             for remote, seen in connections.connections(history, seconds).items()
@@ -36,7 +38,7 @@ def build_breakdown(history: History, seconds: float, cpu: CpuBreakdown | None, 
     )
 
 
-def _postgres(history: History, seconds: float, target: str) -> dict[str, dict[str, float]]:
+def _round_trips(history: History, seconds: float, target: str) -> dict[str, dict[str, float]]:
     trips = round_trips(history, seconds, target)
     return {
         operation: {part: round(getattr(trip, part), 6) for part in ("wall", *ROUND_TRIP_PARTS)}

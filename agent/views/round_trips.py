@@ -1,13 +1,24 @@
-"""The agent's own round trips to each database over a span: mean parts that add up to the wall time."""
+"""The agent's own round trips to each server that it asks over a span: mean parts that add up to the wall time."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
+from typing import Final
 
 from agent.history import History, once
 from probes.postgres.probe import PostgresReading
+from probes.redis.probe import RedisReading
+from probes.sockets.services import SERVICES, Service
+from probes.store.probe import StoreReading
 from probes.store.round_trip import PARTS
+
+#: Every kind of server that is asked, by its reading.
+STORES: Final[Mapping[type[StoreReading], Service]] = {
+    PostgresReading: SERVICES["postgres"],
+    RedisReading: SERVICES["redis"],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +61,16 @@ class RoundTrip:
         return any(quick) and quick != sorted(quick) and quick != sorted(quick, reverse=True)
 
 
+def asked(history: History) -> dict[str, type[StoreReading]]:
+    """Every configured server that there are readings of, and of which kind."""
+    return {target: kind for kind in STORES for target in history.targets(kind)}
+
+
 @once
 def round_trips(history: History, seconds: float, target: str, latest: int = 1000) -> dict[str, RoundTrip]:
-    """The ``latest`` round trips to one database: operation -> mean parts; empty while none was answered."""
-    readings = [r for r in history.window(PostgresReading, seconds, target) if r.up][-latest:]
+    """The ``latest`` round trips to one server: operation -> mean parts; empty while none was answered."""
+    kind = asked(history).get(target)
+    readings = [r for r in history.window(kind, seconds, target) if r.up][-latest:] if kind is not None else []
     found = {}
     for operation in (readings[-1].round_trip_seconds or {}) if readings else {}:
         walls = [(r.round_trip_seconds or {}).get(operation, 0.0) for r in readings]

@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from probes.postgres.addresses import LookUp, look_up
 from probes.postgres.connect import connect
 from probes.postgres.failures import REFUSED
 from probes.postgres.link import Link, Row
 from probes.postgres.sql import APPLICATION
 from probes.store.failures import LinkFailed, Remote
+from probes.store.look_up import LookUp, look_up
 from probes.store.probe import StoreProbe, StoreReading
 from probes.store.round_trip import Parts
 

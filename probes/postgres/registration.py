@@ -12,7 +12,7 @@ from probes.postgres.probe import PostgresProbe, PostgresReading
 from probes.postgres.server import PostgresServerProbe, PostgresServerReading
 from probes.registration import Context, Planned, Registration
 from probes.section import NAME, NO_NAME, Preset, Section
-from probes.sockets.connections import ConnectionsReading
+from probes.sockets.registration import app_is_answered
 from probes.store.place import is_place, secret_from
 
 #: CPU of one slot (three round trips), and of opening a connection with TLS and SCRAM (measured).
@@ -60,7 +60,7 @@ def _of_one(context: Context, target: str) -> Iterator[Planned]:
         target, secret_from(settings.targets[target], context.environ), rows=settings.rows, timeout=settings.timeout_seconds,
         connect_every=settings.connect_every_seconds,
         believe_cpu=lambda: trust_of(context).get("thread_cpu_time") is True,
-        app_is_answered=lambda since: _app_is_answered(context, target, since), on_peer=context.found_database,
+        app_is_answered=lambda since: app_is_answered(context, target, since), on_peer=context.found_database,
     )  # fmt: skip
     yield Planned(
         make=lambda: database,
@@ -77,12 +77,6 @@ def _of_one(context: Context, target: str) -> Iterator[Planned]:
             cpu_seconds=0.0,
             history_bytes=0,
         )
-
-
-def _app_is_answered(context: Context, target: str, since: float) -> bool:
-    """Whether a look at the app's connections after this instant has seen data of this database."""
-    seen = context.latest(ConnectionsReading)
-    return seen is not None and seen.taken > since and (seen.replies_per_second or {}).get(target, 0.0) > 0
 
 
 REGISTRATION = Registration(probes, readings=(PostgresReading, PostgresServerReading))

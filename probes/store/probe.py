@@ -179,12 +179,12 @@ class StoreProbe(ABC, Generic[S, C]):
         self._close()
         self._link, self._connected = link, self._clock()
 
-    def _split(self, name: str, trip: Trip, least_rtt: float) -> Parts:
+    def _split(self, name: str, trip: Trip, least_rtt: float, growth: float = 1.02) -> Parts:
         """Where the CPU clock runs on while we are stopped, the operation's own work is the least ever seen."""
         raw = split(trip, least_rtt)
         ours = raw.suspended + raw.client
         # It may grow again, slowly: an upgrade or a larger result is not suspended for ever.
-        self._own_work[name] = min(ours, self._own_work.get(name, ours) * 1.02)
+        self._own_work[name] = min(ours, self._own_work.get(name, ours) * growth)
         return raw if self._believe_cpu() else split(trip, least_rtt, self._own_work[name])
 
     def _answered(self, link: C, opened: float, parts: Mapping[str, Parts], more: Mapping[str, Any]) -> S:
