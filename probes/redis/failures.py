@@ -46,6 +46,8 @@ def of_kernel(error: OSError) -> LinkFailed:
     """A connection that was not made, or broke."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return LinkFailed("tls", "the server's certificate was not accepted", "give the right ssl_ca_certs in the URL, or the name that the certificate has")  # fmt: skip
+    if isinstance(error, ssl.SSLError) and "CERTIFICATE_REQUIRED" in (error.reason or ""):
+        return LinkFailed("tls", "the server wants a certificate of its clients, which this agent has not", "tls-auth-clients optional on the server")  # fmt: skip
     if isinstance(error, ssl.SSLError):
         return LinkFailed(
             "tls", "no encrypted connection could be agreed on", "is TLS on at this port? redis:// is without"

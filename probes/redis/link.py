@@ -58,14 +58,18 @@ class RedisLink:
 
     async def ask(self, *words: str) -> Value:
         """One command.  Raises LinkFailed; an error of the server is an answer (:class:`Refused`)."""
-        return (await self._exchange(command(*words), []))[1]
+        return (await self.ask_all([words]))[0]
+
+    async def ask_all(self, questions: Sequence[Sequence[str]]) -> list[Value]:
+        """Several commands, sent at once: a server that is held up lets one wait, and the others follow."""
+        return (await self._exchange(b"".join(command(*words) for words in questions), [], len(questions)))[1]
 
     async def ping(self, run_delay: RunDelay) -> Trip:
         """One PING, and what its round trip took.  Raises LinkFailed, also where the server answers that it serves nobody."""
         reads: list[Read] = []
         cpu, delay = time.thread_time(), run_delay.seconds()
         began = time.monotonic()
-        sent, said = await self._exchange(command("PING"), reads, began)
+        sent, (said,) = await self._exchange(command("PING"), reads, 1, began)
         done = time.monotonic()
         waited = run_delay.seconds()
         if isinstance(said, Refused) and said.code != "NOPERM":  # not allowed is an answer as quick as any
@@ -113,22 +117,31 @@ class RedisLink:
             # The address may be another one behind a NAT; a proxy has a port of its own.
             self.direct = int(found[2]) == self._socket.getsockname()[1]
 
-    async def _exchange(self, data: bytes, reads: list[Read], began: float = 0.0) -> tuple[float, Value]:
-        """(when it was sent, the reply)."""
-        reply = Reply()
+    async def _exchange(
+        self, data: bytes, reads: list[Read], count: int, began: float = 0.0
+    ) -> tuple[float, list[Value]]:
+        """(when it was sent, so many replies)."""
         try:
             if self._tls is not None:
                 self._tls.layer.write(data)
                 data = self._tls.outgoing.read()
             await self._send(data)
             sent = time.monotonic()
-            while not reply.feed(self._plain(await self._receive(reads, began))):
-                pass
+            came, found = b"", []
+            for _ in range(count):
+                reply = Reply()
+                whole = reply.feed(came)
+                while not whole:
+                    whole = reply.feed(self._plain(await self._receive(reads, began)))
+                came = reply.rest
+                found.append(reply.value)
+            if came:
+                raise Malformed("something that nobody asked for")
         except Malformed:
             raise LinkFailed(*NO_REDIS) from None
         except OSError as error:
             raise of_kernel(error) from None
-        return sent, reply.value
+        return sent, found
 
     def _plain(self, data: bytes) -> bytes:
         if self._tls is None:

@@ -20,10 +20,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from probes.reading import flag, gauge, increment
+from probes.reading import Code, Unseen, flag, gauge, increment
 from probes.redis.address import parse
 from probes.redis.link import RedisLink, connect
-from probes.redis.server import ServerView
+from probes.redis.server import INFO_FIELDS, LOG_FIELDS, STATS_FIELDS, ServerView
 from probes.store.failures import LinkFailed, Remote
 from probes.store.look_up import LookUp, look_up
 from probes.store.probe import StoreProbe, StoreReading
@@ -33,6 +33,9 @@ from probes.store.round_trip import Parts
 PINGS, BETWEEN_SECONDS = 5, (0.02, 0.08)
 #: Of what a PING may need here, from one to the next: as much in a slot as of an operation that comes once.
 GROWTH = 1.02 ** (1 / PINGS)
+#: Of the time-out for PINGs, after which no other one is sent: where each waits for long, a few say it. The server's own view has most of the rest.
+PING_SHARE, LAST_SHARE = 0.25, 0.9
+_TOO_LATE = Unseen("the server did not answer this in time", Code.TIMED_OUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +101,7 @@ class RedisProbe(StoreProbe[RedisReading, RedisLink]):
         )  # fmt: skip
         self._on_peer, self._find, self._sleep = on_peer, find, sleep
         self._view = ServerView(clock) if server_view else None
+        self._half = False
 
     async def _connect(self, address: str, seconds: float) -> RedisLink:
         try:
@@ -108,23 +112,42 @@ class RedisProbe(StoreProbe[RedisReading, RedisLink]):
         self._on_peer(self.target, remotes)
         return link
 
+    async def _read(self) -> RedisReading:
+        reading = await super()._read()
+        if self._half:  # of an answer may be under way
+            self._half = False
+            self._close()
+        return reading
+
     async def _ask(self, link: RedisLink) -> tuple[Mapping[str, Parts], Mapping[str, Any]]:
-        parts = []
-        for number in range(PINGS):
-            if number:
+        parts: list[Parts] = []
+        enough = self._left() * (1 - PING_SHARE)
+        while len(parts) < PINGS and (not parts or self._left() > enough):
+            if parts:
                 await self._sleep(random.uniform(*BETWEEN_SECONDS))  # noqa: S311 - no secret
             parts.append(self._split("short", await link.ping(self._run_delay), link.least_rtt, GROWTH))
         least = link.least_rtt
         way = least if link.direct else max(least, min(part.network for part in parts))
         split = sorted((_divided(part, way) for part in parts), key=lambda part: part.wall)
-        more = await self._view.ask(link) if self._view is not None else {}
         # Without a time of arrival an answer may have come at any moment before it was read.
         answers = tuple(part.network + part.unknown for part in parts)
+        more = await self._own_view(link)
         return {"short": split[len(split) // 2], "slowest": split[-1]}, {
             "direct": link.direct,
             "answers": answers,
             **more,
         }
+
+    async def _own_view(self, link: RedisLink) -> Mapping[str, Any]:
+        """What the server says of itself; that it did not say it in time makes the PINGs no worse."""
+        if self._view is None:
+            return {}
+        try:
+            async with asyncio.timeout(LAST_SHARE * self._left()):
+                return await self._view.ask(link)
+        except TimeoutError:
+            self._half = True
+            return {"unseen": dict.fromkeys((*INFO_FIELDS, *STATS_FIELDS, *LOG_FIELDS, "standstill_ratio"), _TOO_LATE)}
 
 
 def _divided(part: Parts, way: float) -> Parts:

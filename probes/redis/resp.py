@@ -51,18 +51,21 @@ class Reply:
         self.value: Value = None
 
     def feed(self, data: bytes) -> bool:
-        """Take further bytes; whether the reply is whole.  Raises Malformed, also where something follows it."""
+        """Take further bytes; whether the reply is whole.  Raises Malformed."""
         self._bytes += data
         if len(self._bytes) > MOST_BYTES:
             raise Malformed(f"longer than {MOST_BYTES} bytes")
         try:
             next(self._steps)
         except StopIteration as end:
-            if self._at != len(self._bytes):
-                raise Malformed("something follows the reply") from None
             self.value = end.value
             return True
         return False
+
+    @property
+    def rest(self) -> bytes:
+        """What came after the whole reply: of the next one."""
+        return bytes(self._bytes[self._at :])
 
     def _value(self, depth: int) -> _Steps:
         line: bytes = yield from self._line()

@@ -45,6 +45,13 @@ _TOTALS: Final[Mapping[str, str]] = {
 INFO_FIELDS: Final = (*_NOW, "evicted", "rejected", "saving", "replica", "link_up", "cpu_ratio")
 STATS_FIELDS: Final = ("busy_ratio",)
 LOG_FIELDS: Final = ("slow_commands",)
+SLOW_LOG, LOG_LIMIT = f"SLOWLOG GET {MOST_ENTRIES}", "CONFIG GET slowlog-log-slower-than"
+#: What is asked, and the fields that are not known without an answer.
+QUESTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "INFO": INFO_FIELDS,
+    "INFO commandstats": STATS_FIELDS,
+    SLOW_LOG: LOG_FIELDS,
+}
 
 
 class ServerView:
@@ -62,16 +69,17 @@ class ServerView:
     async def ask(self, link: RedisLink) -> dict[str, Any]:
         """The fields, and ``unseen`` for those that are not known.  Raises LinkFailed when the connection is lost."""
         self._unseen: dict[str, Unseen] = {}
+        said = await self._ask_all(link)
         fields: dict[str, Any] = {}
-        info = _pairs(await self._ask(link, INFO_FIELDS, "INFO"))
+        info = _pairs(said.get("INFO"))
         fields |= self._info(info) if info else {}
         spans = {"fork": fields.pop("fork_span", 0.0)}
-        stats = await self._ask(link, STATS_FIELDS, "INFO", "commandstats")
+        stats = said.get("INFO commandstats")
         longest: dict[str, float] = {}
         stalled = None
         if isinstance(stats, bytes):
             fields["busy_ratio"], stalled, longest = self._stats(stats.decode("utf-8", "replace"))
-        logged = await self._log(link)
+        logged = self._log(said.get(SLOW_LOG))
         if logged is not None:
             number, held, entries = logged
             fields["slow_commands"] = number
@@ -88,19 +96,31 @@ class ServerView:
         fields["slowest"] = tuple(sorted(longest.items(), key=lambda each: -each[1])[:3])
         return {**fields, "unseen": self._unseen}
 
-    async def _ask(self, link: RedisLink, fields: tuple[str, ...], *words: str) -> Value:
-        """The answer; ``None`` when this is not answered here, with the reason for ``fields``."""
-        question = " ".join(words)
-        because, until = self._refused.get(question, (_FIRST, 0.0))
-        if self._clock() >= until:
-            said = await link.ask(*words)
-            if not isinstance(said, Refused):
-                return said
-            because = _why(question, said)
-            if because.code is not Code.BUSY:
-                self._refused[question] = because, self._clock() + REFUSED_SECONDS
-        self._unseen |= dict.fromkeys(fields, because)
-        return None
+    async def _ask_all(self, link: RedisLink) -> dict[str, Value]:
+        """The answers by question; of what is not answered here the reason for its fields."""
+        questions = dict(QUESTIONS)
+        if link is not self._link:
+            questions[LOG_LIMIT] = ()
+        refused = {
+            question: self._refused[question][0]
+            for question in questions
+            if self._clock() < self._refused.get(question, (_FIRST, 0.0))[1]
+        }
+        asked = [question for question in questions if question not in refused]
+        found = dict(zip(asked, await link.ask_all([question.split() for question in asked]), strict=True))
+        for question, said in found.items():
+            if isinstance(said, Refused):
+                refused[question] = because = _why(question, said)
+                if because.code is not Code.BUSY:
+                    self._refused[question] = because, self._clock() + REFUSED_SECONDS
+        for question, because in refused.items():
+            self._unseen |= dict.fromkeys(questions[question], because)
+        if link is not self._link:
+            self._link = link
+            kept = found.get(LOG_LIMIT)
+            least = _number(_text(kept[1])) if isinstance(kept, list) and len(kept) == 2 else None
+            self._log_keeps = least is None or 0 <= least <= SLOW_SECONDS * 1e6
+        return {question: said for question, said in found.items() if question not in refused}
 
     def _info(self, info: Mapping[str, str]) -> dict[str, Any]:
         fields: dict[str, Any] = {
@@ -150,17 +170,11 @@ class ServerView:
         held = sum(gained[f"t {name}"] for name in slow) * 1e-6
         return min(1.0, busy / seconds), min(1.0, held / seconds), {_shown(name): mean for name, mean in slow.items()}
 
-    async def _log(self, link: RedisLink) -> tuple[float, float, dict[str, float]] | None:
+    def _log(self, said: Value) -> tuple[float, float, dict[str, float]] | None:
         """(commands of 10 ms since the look before, share of the time that they took, the longest of each name)."""
-        if link is not self._link:
-            self._link = link
-            kept = await self._ask(link, (), "CONFIG", "GET", "slowlog-log-slower-than")
-            least = _number(_text(kept[1])) if isinstance(kept, list) and len(kept) == 2 else None
-            self._log_keeps = least is None or 0 <= least <= SLOW_SECONDS * 1e6
         if not self._log_keeps:
             self._unseen["slow_commands"] = _LOG_OFF
             return None
-        said = await self._ask(link, LOG_FIELDS, "SLOWLOG", "GET", str(MOST_ENTRIES))
         if not isinstance(said, list):
             return None
         entries = [

@@ -127,7 +127,7 @@ class StoreProbe(ABC, Generic[S, C]):
         if self._last_failure is not None and not self._due(self._last_failure):
             return self._unanswered(self._last_failure)
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._timeout) as self._limit:
                 if self._link is None or self._clock() - self._connected >= self._connect_every:
                     opened = 1.0
                     await self._open()
@@ -164,6 +164,11 @@ class StoreProbe(ABC, Generic[S, C]):
         with suppress(OSError, ValueError):
             return self._tried != self._address()
         return False
+
+    def _left(self) -> float:
+        """Seconds until the slot's time-out."""
+        when = self._limit.when()
+        return 0.0 if when is None else when - asyncio.get_running_loop().time()
 
     async def _open(self) -> None:
         """Open a connection; it replaces the one that there was, which is closed when the new one stands."""

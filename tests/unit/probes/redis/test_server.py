@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -48,8 +48,10 @@ class Server:
         self.answers = {question: list(values) for question, values in answers.items()}
         self.asked: list[str] = []
 
-    async def ask(self, *words: str) -> Value:
-        question = " ".join(words)
+    async def ask_all(self, questions: Sequence[Sequence[str]]) -> list[Value]:
+        return [self._answer(" ".join(words)) for words in questions]
+
+    def _answer(self, question: str) -> Value:
         self.asked.append(question)
         values = self.answers.get(question, [Refused("ERR", "unknown command")])
         return values.pop(0) if len(values) > 1 else values[0]
