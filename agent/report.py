@@ -113,7 +113,7 @@ class Breakdown:
     """Where the time went: for each resource, parts that sum to the whole.
 
     ``cpu``: shares of wall time over the breakdown window, summing to 1.0; empty while unmeasured.
-    ``postgres``: database -> operation -> mean seconds of ``wall`` and of its parts, which sum to it.
+    ``postgres``, ``redis``: server -> operation -> mean seconds of ``wall`` and of its parts, which sum to it.
     ``connections``: remote endpoint -> shares of its connections ``unread``, ``waiting`` and ``idle``, summing to 1.0.
     ``sessions``: database -> what its sessions do, mean number of them at any moment: ``idle``, ``idle in transaction``,
     and the active ones by what they wait for (``running``: nothing).
@@ -128,6 +128,7 @@ class Breakdown:
 
     cpu: Mapping[str, float] = field(default_factory=dict)
     postgres: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    redis: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     connections: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     sessions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     logs: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)

@@ -15,10 +15,13 @@ from agent.report import Finding, Suspect, SuspectState
 from agent.rules.rule import Absent, Judgement, Rule, Unknown
 from agent.verdict import GOOD, SPINS_SECONDS
 from agent.views import backlog
-from agent.views.connections import connections
-from agent.views.cpu import RUNNING, CpuBreakdown, RoundTrip, round_trips, spin_view
+from agent.views.connections import POSTGRES, REDIS, connections, service
+from agent.views.cpu import RUNNING, CpuBreakdown, spin_view
+from agent.views.round_trips import STORES, RoundTrip, asked, round_trips
 from probes.logs.reading import BacklogReading
 from probes.postgres.probe import PostgresReading
+from probes.reading import Reading
+from probes.redis.probe import RedisReading
 from probes.sockets.connections import ConnectionsReading
 
 #: As long as the rules look back, so that each sum is worked out once for both; bursts are rare and are looked at for longer.
@@ -27,8 +30,10 @@ SECONDS = 60.0
 BY_SOCKETS = "waiting_for_database"
 #: Whose absence clears a suspect: the others look at a part of it.  Of the CPU every vital rule must know.
 CLEARED_BY = {
-    "database": ("database_slow", BY_SOCKETS), "network": ("network_slow",), "logs": ("log_queue_in_memory",),
+    "network": ("network_slow",), "logs": ("log_queue_in_memory",),
 }  # fmt: skip
+#: What each kind of server says of itself, by the reading that its rule needs.
+OF_ITSELF: Mapping[str, type[Reading]] = {"database_slow": PostgresReading, "redis_slow": RedisReading}
 
 
 class _Watch(NamedTuple):
@@ -68,11 +73,23 @@ def suspects(
 
 
 def _cleared(history: History, name: str, rules: Sequence[Rule], answers: Mapping[str, Judgement]) -> bool:
+    if name == "database":
+        return _database_cleared(history, answers)
     if name in CLEARED_BY:
-        seen = {rule for rule in CLEARED_BY[name] if isinstance(answers.get(rule), Absent)}
-        return bool(seen if connections(history, SECONDS) else seen - {BY_SOCKETS})
+        return any(isinstance(answers.get(rule), Absent) for rule in CLEARED_BY[name])
     vital = [answers.get(rule.id) for rule in rules if rule.suspect == name and rule.vital]
     return bool(vital) and not any(answer is None or isinstance(answer, Unknown) for answer in vital)
+
+
+def _database_cleared(history: History, answers: Mapping[str, Judgement]) -> bool:
+    """Nobody waits for any server, or every one that is asked says so itself; a Redis clears no other server that the app has."""
+    clear = {rule for rule in (BY_SOCKETS, *OF_ITSELF) if isinstance(answers.get(rule), Absent)}
+    ends = connections(history, SECONDS)
+    if BY_SOCKETS in clear and ends:
+        return True
+    own = {rule for rule, kind in OF_ITSELF.items() if history.targets(kind)}
+    others = any(seen.count and service(history, end) is not REDIS for end, seen in ends.items())
+    return bool(own) and own <= clear and ("database_slow" in own or not others)
 
 
 def _cpu(history: History, cpu: CpuBreakdown | None) -> _Watch:
@@ -87,9 +104,14 @@ def _cpu(history: History, cpu: CpuBreakdown | None) -> _Watch:
 
 
 def _database(history: History) -> _Watch:
-    trips = _trips(history)
-    if trips:
-        return _Watch(True, "", f"{1e3 * max(trip.server for trip in trips):.1f} ms")
+    worst: dict[str, float] = {}
+    for target, kind in asked(history).items():
+        if trip := round_trips(history, SECONDS, target).get("short"):
+            worst[STORES[kind].name] = max(trip.server, worst.get(STORES[kind].name, 0.0))
+    if worst:
+        alone = list(worst) == [POSTGRES.name]
+        numbers = (f"{'' if alone else f'{name} '}{1e3 * seconds:.1f} ms" for name, seconds in worst.items())
+        return _Watch(True, "", ", ".join(numbers))
     ends = connections(history, SECONDS)
     waiting = sum(seen.waiting * seen.count for seen in ends.values())
     seen = _has_connections(history)
@@ -114,10 +136,10 @@ def _logs(history: History) -> _Watch:
 
 
 def _trips(history: History) -> list[RoundTrip]:
-    found = (round_trips(history, SECONDS, target).get("short") for target in history.targets(PostgresReading))
+    found = (round_trips(history, SECONDS, target).get("short") for target in asked(history))
     return [trip for trip in found if trip is not None]
 
 
 def _has_connections(history: History) -> bool:
-    asked = any(history.window(PostgresReading, SECONDS, target) for target in history.targets(PostgresReading))
-    return asked or any(sum((r.connections or {}).values()) for r in history.window(ConnectionsReading, SECONDS))
+    tried = any(history.window(kind, SECONDS, target) for target, kind in asked(history).items())
+    return tried or any(sum((r.connections or {}).values()) for r in history.window(ConnectionsReading, SECONDS))

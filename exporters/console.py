@@ -14,6 +14,8 @@ WIDTH = 96
 _COLOURS = {"pass": "32", "warn": "33", "fail": "31", "info": "36", "warning": "33", "critical": "31", "dim": "2", "bold": "1"}  # fmt: skip
 #: The opening is read by somebody who is tired.
 LINES, LEAST_WIDTH = 6, 60
+#: Who is asked, by the key of the breakdown.
+_ASKED = {"postgres": "database", "redis": "Redis"}
 #: Parts of the breakdowns in words.
 _PARTS = {
     "quota": "CPU limit", "hypervisor": "hypervisor", "contention": "other work", "freeze": "freeze", "unknown": "unknown",
@@ -153,10 +155,11 @@ def _stalled(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
 
 
 def _round_trips(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
-    for target, operations in report["breakdown"].get("postgres", {}).items():
+    asked = [(name, *each) for key, name in _ASKED.items() for each in report["breakdown"].get(key, {}).items()]
+    for name, target, operations in asked:
         if not operations:
             continue
-        yield paint("bold", f"Where the time of a round trip to database {target!r} went, in ms")
+        yield paint("bold", f"Where the time of a round trip to {name} {target!r} went, in ms")
         for operation, parts in operations.items():
             shown = [
                 f"{part} {1e3 * seconds:.1f}" for part, seconds in parts.items() if part != "wall" and seconds >= 5e-5

@@ -17,6 +17,7 @@ REGISTERED: tuple[Registration, ...] = load(
     "host.registration",
     "app.requests",
     "postgres.registration",
+    "redis.registration",
     "sockets.registration",
     "app.pool",
     "app.processes",

@@ -7,20 +7,12 @@ only where the server's own sessions say that it works on something, or that som
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from agent.history import History
-from agent.rules import targets
 from agent.rules.rule import Absent, Threshold, Unknown
 from agent.views import connections
 from probes.reading import Code
 
 SPAN = 60.0
-#: Port to the service that has it by default and lets its clients wait for the next message.
-BLOCKING: Mapping[int, str] = {
-    6379: "Redis", 6380: "Redis", 26379: "Redis Sentinel", 27017: "MongoDB", 9092: "Kafka", 5672: "AMQP", 5671: "AMQP",
-    4222: "NATS", 1883: "MQTT", 8883: "MQTT", 11300: "beanstalkd",
-}  # fmt: skip
 ALONE = Threshold(
     "length of the waits of one single connection, at most",
     1.0,
@@ -36,39 +28,38 @@ def instead(history: History, remote: str, seen: connections.Connections, few: f
 
     ``few`` is the number of waiting connections below which nobody waits.
     """
-    service = blocking_service(remote)
-    short = (seen.waiting - seen.waiting_long) * seen.count
+    waiting, short = seen.waiting * seen.count, (seen.waiting - seen.waiting_long) * seen.count
+    meant = connections.most_meant(history, SPAN, remote, seen)
     alone = seen.waiters <= 1 and not seen.busy_waiters and seen.wait_seconds >= ALONE.value
-    if short >= few and not service and not alone:
+    if short - meant >= few and not alone:
         return None
-    if seen.waiting * seen.count < few:
+    if waiting < few:
         return None
-    if service:
-        return Unknown(
-            f"{seen.waiting * seen.count:.1f} connections to {remote} wait for an answer at any moment; this is the port of {service}, "
-            "whose clients may wait for the next message, which looks the same from here", OF_SERVICE, Code.CANNOT_COUNT,
-        )  # fmt: skip
+    service = connections.service(history, remote)
+    name = connections.called(history, remote)
+    if service is not None and service.lasting:
+        told = f"{waiting:.1f} connections to {name} wait for an answer at any moment"
+        counted = connections.meant_to_wait(history, SPAN, remote)
+        if counted is None:
+            return Unknown(
+                f"{told}; clients of {service.name} may wait for the next message, which looks the same from here",
+                OF_SERVICE, Code.CANNOT_COUNT,
+            )  # fmt: skip
+        if waiting - meant < few:
+            return Absent(f"{told}, and it counts {counted:.1f} clients that wait for a message, as they mean to")
     what = (
         "one connection alone waits"
         if short >= few
         else f"{seen.waiting_long * seen.count:.1f} connections have waited for over 10 s"
     )
-    told = f"{what} for {remote}, as a replication, a leader election's standby or a long job does"
+    told = f"{what} for {name}, as a replication, a leader election's standby or a long job does"
     sessions = connections.sessions(history, SPAN, remote)
     if sessions is None or connections.hidden(history, remote):
         return Unknown(f"{told}: the wire does not say which", REMEDY, Code.CANNOT_COUNT)
     at_work = sessions.executing + sessions.waiting_for_locks
     if at_work >= AT_WORK.value:
         return None
-    return Absent(
-        f"{told}; {targets.name(remote)} works on {at_work:.1f} statements at any moment, and no lock is waited for"
-    )
+    return Absent(f"{told}; {name} works on {at_work:.1f} statements at any moment, and no lock is waited for")
 
 
-def blocking_service(remote: str) -> str:
-    """The service at this endpoint whose clients may wait for messages; "" where none is known."""
-    port = remote.rpartition(":")[2]
-    return BLOCKING.get(int(port), "") if port.isdecimal() else ""
-
-
-OF_SERVICE = "measure in the app, or on that server: SLOWLOG GET and LATENCY DOCTOR (Redis), the profiler (MongoDB)"
+OF_SERVICE = "a Redis can be asked itself (redis.targets); else measure in the app, or on that server: the profiler (MongoDB), consumer lag (Kafka)"

@@ -8,7 +8,7 @@ from agent.history import History
 from agent.report import Severity
 from agent.rules.rule import Absent, Judgement, Present, Unknown
 from agent.views import connections
-from agent.views.cpu import RoundTrip, round_trips
+from agent.views.round_trips import RoundTrip, asked, round_trips
 from probes.postgres.server import PostgresServerReading
 from probes.reading import Code, Reading
 from probes.sockets.connections import ConnectionsReading
@@ -25,6 +25,12 @@ def worst(history: History, kind: type[Reading], judge: Callable[[History, str],
     """Judge every target of this reading type."""
     found = [judge(history, target) for target in history.targets(kind)]
     return worst_of(found) or Unknown(f"no {kind.probe} has been read yet", code=Code.NOT_YET)
+
+
+def worst_asked(history: History, judge: Callable[[History, str], Judgement]) -> Judgement:
+    """Judge every server that the agent asks, of whatever kind."""
+    found = [judge(history, target) for target in asked(history)]
+    return worst_of(found) or Unknown("no server has been asked yet", code=Code.NOT_YET)
 
 
 def endpoint(
@@ -95,18 +101,20 @@ def statement_seconds(history: History, seconds: float, target: str) -> float | 
 
 
 def name(target: str) -> str:
-    """How a target is called in a sentence."""
+    """How a database of PostgreSQL is called in a sentence."""
     return f"database {target!r}"
 
 
 def short_trip(history: History, seconds: float, target: str, least: int, latest: int) -> RoundTrip | Unknown:
-    """The ``latest`` short round trips to a database; unknown when it was answered fewer than ``least`` times.
+    """The ``latest`` short round trips to a server; unknown when it was answered fewer than ``least`` times.
 
     What the way was like before a change says nothing of how it is: a mean over both would be neither.
     """
     trip = round_trips(history, seconds, target, latest).get("short")
     if trip is None or trip.count < least:
         return Unknown(
-            f"{name(target)} has not answered {least} times in the last minute", "wait, or see why", Code.NOT_YET
+            f"{connections.called(history, target)} has not answered {least} times in the last minute",
+            "wait, or see why",
+            Code.NOT_YET,
         )
     return trip

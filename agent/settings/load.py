@@ -10,7 +10,7 @@ setting that silently does nothing is found only when it is needed.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ _OF_KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_(TCP|U
 _OF_HOOKS = frozenset({"STALLSCOPE_HOOK", "STALLSCOPE_HOOK_NAME", "STALLSCOPE_HOOK_LOGS"})
 #: Of a value that is not accepted, so many characters are shown.
 _MOST_SHOWN = 100
+#: Where a DSN or a password could stand by mistake.
+_SECRET = ("postgres.targets", "redis.targets", "redis.passwords")
 #: Agent and child without any history.
 BARE_BYTES = 62 * 2**20
 
@@ -125,9 +127,7 @@ def _sentence(fault: Any, source: Mapping[str, str]) -> str:
         return f"{path[:_MOST_SHOWN]}{suffix}: no such setting{_near(fault['loc'])}"
     message = fault["msg"].removeprefix("Value error, ")
     # Never a password: of addresses what stands before the @, of DSN places nothing, because a DSN may stand there.
-    given = (
-        "(not shown)" if path.startswith("postgres.targets") else re.sub(r"[^/\s'\"]*@", "...@", repr(fault["input"]))
-    )
+    given = "(not shown)" if path.startswith(_SECRET) else re.sub(r"[^/\s'\"]*@", "...@", repr(fault["input"]))
     if len(given) > _MOST_SHOWN:
         given = f"{given[:_MOST_SHOWN]}... ({len(given)} characters)"
     return f"{path[:_MOST_SHOWN]} = {given}{suffix}: {message[0].lower()}{message[1:]}"
@@ -169,11 +169,7 @@ def _impossible(config: Config, known_rules: Sequence[str]) -> list[str]:
             f"history.seconds = {config.history.seconds:g}: the history could take {size >> 20} MiB, "
             f"budget.memory_bytes leaves {room >> 20} MiB for it"
         )
-    if config.postgres.targets and config.postgres.timeout_seconds >= config.postgres.every_seconds:
-        faults.append(
-            f"postgres.timeout_seconds = {config.postgres.timeout_seconds:g}: must be below every_seconds = "
-            f"{config.postgres.every_seconds:g}, so that one slot ends before the next"
-        )
+    faults.extend(_impossible_stores(config))
     faults.extend(
         f"logs.metrics_urls: the name {name!r} stands in logs.files too"
         for name in sorted(config.logs.files.keys() & config.logs.metrics_urls.keys())
@@ -192,3 +188,21 @@ def _impossible(config: Config, known_rules: Sequence[str]) -> list[str]:
         if known_rules and rule not in known_rules
     )
     return faults
+
+
+def _impossible_stores(config: Config) -> Iterator[str]:
+    """The same of the servers that are asked."""
+    for name, section in (("postgres", config.postgres), ("redis", config.redis)):
+        if section.targets and section.timeout_seconds >= section.every_seconds:
+            yield (
+                f"{name}.timeout_seconds = {section.timeout_seconds:g}: must be below every_seconds = "
+                f"{section.every_seconds:g}, so that one slot ends before the next"
+            )
+    yield from (
+        f"redis.targets: the name {name!r} stands in postgres.targets too"
+        for name in sorted(config.postgres.targets.keys() & config.redis.targets.keys())
+    )
+    yield from (
+        f"redis.passwords: {name!r} is no name of redis.targets"
+        for name in sorted(config.redis.passwords.keys() - config.redis.targets.keys())
+    )

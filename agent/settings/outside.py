@@ -5,22 +5,31 @@ No fault: where the settings are checked may not be where the agent runs, and th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from agent.settings.schema import Config
-from probes.postgres.dsn import dsn_from, parse
-from probes.postgres.failures import LinkFailed
+from probes.postgres.dsn import parse as parse_dsn
+from probes.redis.address import address_from
+from probes.redis.address import parse as parse_url
+from probes.store.failures import LinkFailed
+from probes.store.place import secret_from
 
 
 def remarks(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for each database whose DSN cannot be had or used; none holds a part of it."""
+    """A sentence for each database whose address cannot be had or used; none holds a part of it."""
     for name, place in config.postgres.targets.items():
-        where = f"postgres.targets.{name} = {place}"
-        try:
-            parse(dsn_from(place, environ)())
-        except LinkFailed as failed:
-            yield f"{where}: {failed}; {failed.remedy}"
-        except OSError as error:
-            yield f"{where}: {error.strerror} (here)"
-        except ValueError:
-            yield f"{where}: empty or not set (here)"
+        yield from _remark(f"postgres.targets.{name} = {place}", secret_from(place, environ), parse_dsn)
+    for name, place in config.redis.targets.items():
+        address = address_from(place, config.redis.passwords.get(name, ""), environ)
+        yield from _remark(f"redis.targets.{name} = {place}", address, parse_url)
+
+
+def _remark(where: str, read: Callable[[], str], parse: Callable[[str], object]) -> Iterator[str]:
+    try:
+        parse(read())
+    except LinkFailed as failed:
+        yield f"{where}: {failed}; {failed.remedy}"
+    except OSError as error:
+        yield f"{where}: {error.strerror} (here)"
+    except ValueError:
+        yield f"{where}: empty or not set (here)"

@@ -21,6 +21,7 @@ from probes.gcp.cloud_logging import CloudLogging
 from probes.host.registration import Cgroup, Platform
 from probes.logs.registration import LogDelivery, Logs
 from probes.postgres.registration import Postgres
+from probes.redis.registration import Redis
 from probes.section import Preset, Section
 from probes.sockets.registration import Connections
 
@@ -127,6 +128,7 @@ class Config(Section):
     app: App = App()
     requests: Requests = Requests()
     postgres: Postgres = Postgres()
+    redis: Redis = Redis()
     connections: Connections = Connections()
     pool: PoolSettings = PoolSettings()
     processes: Processes = Processes()

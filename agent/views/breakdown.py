@@ -5,12 +5,14 @@ from __future__ import annotations
 from agent.history import History
 from agent.report import Breakdown
 from agent.views import backlog, connections, memory
-from agent.views.cpu import CpuBreakdown, round_trips
+from agent.views.cpu import CpuBreakdown
+from agent.views.round_trips import round_trips
 from agent.views.stalled import Stalled
 from probes.host.platform import PlatformReading
 from probes.postgres.probe import PostgresReading
-from probes.postgres.round_trip import PARTS as ROUND_TRIP_PARTS
 from probes.postgres.server import PostgresServerReading
+from probes.redis.probe import RedisReading
+from probes.store.round_trip import PARTS as ROUND_TRIP_PARTS
 
 
 def build_breakdown(history: History, seconds: float, cpu: CpuBreakdown | None, harm: Stalled) -> Breakdown:
@@ -20,7 +22,8 @@ def build_breakdown(history: History, seconds: float, cpu: CpuBreakdown | None, 
     sessions = {target: _sessions(history, seconds, target) for target in history.targets(PostgresServerReading)}
     return Breakdown(
         cpu={part: round(share, 4) for part, share in cpu.shares.items()} if cpu else {},
-        postgres={target: _postgres(history, seconds, target) for target in history.targets(PostgresReading)},
+        postgres={target: _round_trips(history, seconds, target) for target in history.targets(PostgresReading)},
+        redis={target: _round_trips(history, seconds, target) for target in history.targets(RedisReading)},
         connections={
             remote: {name: round(getattr(seen, name), 4) for name in ("unread", "waiting", "idle")}
             for remote, seen in connections.connections(history, seconds).items()
@@ -35,7 +38,7 @@ def build_breakdown(history: History, seconds: float, cpu: CpuBreakdown | None, 
     )
 
 
-def _postgres(history: History, seconds: float, target: str) -> dict[str, dict[str, float]]:
+def _round_trips(history: History, seconds: float, target: str) -> dict[str, dict[str, float]]:
     trips = round_trips(history, seconds, target)
     return {
         operation: {part: round(getattr(trip, part), 6) for part in ("wall", *ROUND_TRIP_PARTS)}

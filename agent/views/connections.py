@@ -14,9 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.history import History, once
+from agent.views.round_trips import STORES, asked
 from probes.postgres.held import STATES
 from probes.postgres.server import CLIENT_WAITS, HIDDEN, LOCK, NOT_EXECUTING, PostgresServerReading
+from probes.redis.probe import RedisReading
 from probes.sockets.connections import ConnectionsReading
+from probes.sockets.services import SERVICES, Service, service_of
+
+POSTGRES, REDIS = SERVICES["postgres"], SERVICES["redis"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +126,40 @@ def _churn(readings: Sequence[ConnectionsReading], remote: str) -> float:
     stayed = max(0.0, _of(readings[-1].connections, remote) - _of(readings[0].connections, remote))
     seconds = sum(r.seconds for r in later)
     return max(0.0, opened - stayed) / seconds if seconds else 0.0
+
+
+def service(history: History, remote: str) -> Service | None:
+    """What answers at this endpoint; ``None`` where neither the settings nor its port tell."""
+    kind = asked(history).get(remote)
+    if kind is not None:
+        return STORES[kind]
+    latest = history.latest(ConnectionsReading)
+    return service_of(remote, latest.services if latest is not None else {})
+
+
+def called(history: History, remote: str) -> str:
+    """How an endpoint, or a configured server, is called in a sentence."""
+    known = service(history, remote)
+    if remote in asked(history):
+        return f"database {remote!r}" if known is POSTGRES or known is None else f"{known.name} {remote!r}"
+    return remote if known is None else f"{known.name} at {remote}"
+
+
+@once
+def meant_to_wait(history: History, seconds: float, remote: str) -> float | None:
+    """Connections to this endpoint that may wait because they mean to, as the server counts them; ``None``: nobody counts them."""
+    seen = [r.blocked_clients for r in history.window(RedisReading, seconds, remote) if r.blocked_clients is not None]
+    return _mean(seen) if seen else None
+
+
+def most_meant(history: History, seconds: float, remote: str, seen: Connections) -> float:
+    """How many of the connections that wait may do so because they mean to, by the service: all, or as many as it counts."""
+    known = service(history, remote)
+    waiting = seen.waiting * seen.count
+    if known is None or not known.lasting:
+        return 0.0
+    counted = meant_to_wait(history, seconds, remote)
+    return waiting if counted is None else min(waiting, counted)
 
 
 @once

@@ -1,4 +1,4 @@
-"""Where the wall time went: parts that add up to the whole, for the CPU and for a round trip.
+"""Where the wall time of this container's CPU went: parts that add up to the whole.
 
 *What is estimated.*  The share of wall time in which work that was ready to run in this container did
 not run.  The heartbeat samples it: its targets are spread evenly over time, so the share of targets
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from agent.history import History, once
 from agent.views.attribution import LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE, Beats, Causes, attribute, digest
@@ -26,8 +25,6 @@ from probes.cpu.spinner import STOP_GAP_SECONDS
 from probes.cpu.suspension import SuspensionReading, Window
 from probes.host.cgroup import CgroupReading
 from probes.host.platform import PlatformReading
-from probes.postgres.probe import PostgresReading
-from probes.postgres.round_trip import PARTS as ROUND_TRIP_PARTS
 
 RUNNING = "running"
 #: Part names, in the order in which they are shown.
@@ -230,69 +227,6 @@ def _assign_unknown(history: History, causes: Causes, share: float, readings: Se
     return Causes(
         causes.quota, causes.contention - waited, causes.hypervisor + moved + waited, 0.0, causes.unknown - moved
     )
-
-
-@dataclass(frozen=True, slots=True)
-class RoundTrip:
-    """Mean seconds of one operation's parts over a span; they sum to ``wall``."""
-
-    wall: float
-    network: float
-    server: float
-    suspended: float
-    client: float
-    unknown: float
-    count: int
-    #: Times outside of this machine, network and server together, in their order.
-    aways: tuple[float, ...]
-    #: Of them on the network.
-    networks: tuple[float, ...]
-
-    @property
-    def least_network(self) -> float:
-        """The shortest time on the network: distance, without what a busy server adds before its clock runs."""
-        return min(self.networks)
-
-    @property
-    def least_away(self) -> float:
-        """The shortest time outside of this machine."""
-        return min(self.aways)
-
-    @property
-    def usual_away(self) -> float:
-        """Its median."""
-        return median(self.aways)
-
-    def is_uneven(self, ratio: float) -> bool:
-        """Whether quick ones, below ``ratio`` of the median, stand between slow ones.
-
-        Quick ones that all come before or after the slow ones are a change, not unevenness.
-        """
-        quick = [away < ratio * self.usual_away for away in self.aways]
-        return any(quick) and quick != sorted(quick) and quick != sorted(quick, reverse=True)
-
-
-@once
-def round_trips(history: History, seconds: float, target: str, latest: int = 1000) -> dict[str, RoundTrip]:
-    """The ``latest`` round trips to one database: operation -> mean parts; empty while none was answered."""
-    readings = [r for r in history.window(PostgresReading, seconds, target) if r.up][-latest:]
-    found = {}
-    for operation in (readings[-1].round_trip_seconds or {}) if readings else {}:
-        walls = [(r.round_trip_seconds or {}).get(operation, 0.0) for r in readings]
-        parts = {
-            part: [(getattr(r, f"{part}_seconds") or {}).get(operation, 0.0) for r in readings]
-            for part in ROUND_TRIP_PARTS
-        }
-        away = [a + b for a, b in zip(parts["network"], parts["server"], strict=True)]
-        means = {part: sum(values) / len(values) for part, values in parts.items()}
-        found[operation] = RoundTrip(
-            wall=sum(walls) / len(walls),
-            **means,
-            count=len(walls),
-            aways=tuple(away),
-            networks=tuple(parts["network"]),
-        )
-    return found
 
 
 @dataclass(frozen=True, slots=True)

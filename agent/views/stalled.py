@@ -183,6 +183,10 @@ def _connections(
         max(0.0, share) * seen.count for share in (seen.unread - seen.unread_long, seen.waiting - seen.waiting_long)
     )
     parts = {OWN_PACE: (seen.unread_long + seen.waiting_long) * seen.count}
+    # Of a service whose clients wait for messages the short waits may be meant so, too.
+    meant = connections.most_meant(history, seconds, remote, seen) - seen.waiting_long * seen.count
+    parts[OWN_PACE] += max(0.0, min(waiting, meant))
+    waiting -= max(0.0, min(waiting, meant))
     sessions = connections.sessions(history, seconds, remote)
     locked, executing = (sessions.waiting_for_locks, sessions.executing) if sessions else (0.0, 0.0)
     # Long waits may be meant so, unless the server says that it works, or that they wait for a lock.

@@ -6,23 +6,17 @@ without an end at an address that swallows everything.  A name is looked up when
 
 from __future__ import annotations
 
-import asyncio
 import random
 import re
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from probes.postgres.dsn import ENCODE, Dsn, library_options, unusable
-from probes.postgres.failures import LinkFailed, Remote
+from probes.store.failures import LinkFailed, Remote
+from probes.store.look_up import MOST_ADDRESSES, LookUp, look_up
 
-#: Of one DSN; a name with more is a mistake, or a load balancer whose first will do.
-MOST_ADDRESSES: Final = 16
 PORT: Final = 5432
 MOST_PORT: Final = 65535
-
-#: Name and port to its addresses; raises OSError.
-LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 class Address(NamedTuple):
@@ -34,12 +28,6 @@ class Address(NamedTuple):
     """Every address of its host; none for a unix socket, and where only the library knows."""
     left: int
     """How many are to be tried behind it, at least."""
-
-
-async def look_up(host: str, port: int) -> Sequence[str]:
-    """The addresses of a name in the system's order, without stopping the event loop."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
 async def addresses(dsn: Dsn, find: LookUp = look_up) -> AsyncIterator[Address | LinkFailed]:

@@ -12,13 +12,12 @@ token`` and ``missing "=" after`` are followed by what was in the password.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from probes.postgres.failures import LinkFailed
+from probes.store.failures import LinkFailed
 
-MOST_DSN_BYTES = 8192
 ENCODE: Final = "percent-encode the password: @ is %40, / is %2F, : is %3A, # is %23, % is %25"
 _QUOTE: Final = "give a URL, or keyword=value pairs with each value that has a space or a quote in '...'"
 
@@ -85,26 +84,6 @@ def library_options() -> dict[str, str]:
 
     found = pq.Conninfo.get_defaults()
     return {each.keyword.decode(): (each.val or b"").decode("utf-8", "replace") for each in found}
-
-
-def dsn_from(place: str, environ: Mapping[str, str]) -> Callable[[], str]:
-    """Where a DSN is, ``env:VARIABLE`` or ``file:PATH``, as a function that reads it anew each time.
-
-    The function raises OSError or ValueError, whose texts hold no part of the DSN.
-    """
-    kind, _, where = place.partition(":")
-
-    def read() -> str:
-        if kind == "file":
-            with open(where, "rb") as file:
-                text = file.read(MOST_DSN_BYTES).decode("utf-8", "replace")
-        else:
-            text = environ.get(where, "")
-        if not text.strip():
-            raise ValueError(f"{place} is empty or not set")
-        return text.strip()
-
-    return read
 
 
 def parse(text: str) -> Dsn:

@@ -6,10 +6,11 @@ looked for are those of PostgreSQL 12 to 18 and libpq in English; in another lan
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from probes.reading import Code, Unseen
+from probes.store.failures import LinkFailed
 
 #: What libpq or the server says (first match decides) -> reason, sentence, remedy.
 FAILURES: Final[tuple[tuple[tuple[str, ...], str, str, str], ...]] = (
@@ -29,31 +30,7 @@ FAILURES: Final[tuple[tuple[tuple[str, ...], str, str, str], ...]] = (
 )  # fmt: skip
 #: What stands nearest to the server comes first: of several addresses the one that got there tells most.
 NEAREST: Final = ("starting", "other role", "closed", "other", "timeout", "refused", "no route", "dns")
-#: What only says that this agent may not ask, or not in this way; the app may.
-OWN_FAULT: Final = frozenset({"authentication", "access", "configuration", "tls"})
 _OTHER = ("other", "the library reported a failure that this agent does not know", "try the same DSN with psql")
-
-
-#: IP address and port.
-Remote = tuple[str, int]
-_CODES: Final[Mapping[str, Code]] = {
-    "access": Code.NOT_PERMITTED, "authentication": Code.NOT_PERMITTED, "too many connections": Code.BUSY,
-    "starting": Code.BUSY, "timeout": Code.TIMED_OUT, "endless": Code.MALFORMED, "other": Code.MALFORMED,
-    "configuration": Code.NOT_CONFIGURED, "dns": Code.NOT_CONFIGURED,
-}  # fmt: skip
-
-
-class LinkFailed(Exception):
-    """The database could not be asked.  ``reason`` is one word for a metric, the sentences are for people."""
-
-    def __init__(self, reason: str, because: str, remedy: str) -> None:
-        super().__init__(because)
-        self.reason, self.remedy = reason, remedy
-        self.because = Unseen(because, _CODES.get(reason, Code.UNREACHABLE))
-        self.remotes: Sequence[Remote] = ()
-        """Where it was looked for."""
-        self.passing = False
-        """Of a query that the server did not run: whether it may run it the next time."""
 
 
 def failure(text: str) -> LinkFailed:

@@ -11,13 +11,13 @@ It is opened by :mod:`probes.postgres.connect`.  No password is ever shown: what
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from probes.postgres.failures import LinkFailed, Remote, failure, refusal
-from probes.postgres.round_trip import Arrivals, Read, Trip
+from probes.postgres.failures import failure, refusal
+from probes.store.failures import LinkFailed, Remote
+from probes.store.round_trip import Arrivals, Read, RunDelay, Trip, ready
 
 if TYPE_CHECKING:
     from psycopg import pq
@@ -150,35 +150,3 @@ class Link:
         """End it; safe to call twice."""
         self._arrivals.close()
         self._connection.finish()
-
-
-async def ready(fd: int, *, writing: bool) -> None:
-    """Wait until this descriptor can be read, or written."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
-
-    def wake() -> None:
-        if not future.done():
-            future.set_result(None)
-
-    add, remove = (loop.add_writer, loop.remove_writer) if writing else (loop.add_reader, loop.remove_reader)
-    add(fd, wake)
-    try:
-        await future
-    finally:
-        remove(fd)
-
-
-class RunDelay:
-    """Time that this thread was ready and did not run (/proc/thread-self/schedstat, second number, nanoseconds)."""
-
-    def __init__(self, path: str = "/proc/thread-self/schedstat") -> None:
-        self._path = path
-
-    def seconds(self) -> float | None:
-        """So far; ``None`` where it cannot be counted."""
-        try:
-            with open(self._path, "rb") as file:
-                return int(file.read(64).split()[1]) * 1e-9
-        except (OSError, ValueError, IndexError):
-            return None

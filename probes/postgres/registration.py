@@ -8,27 +8,25 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from probes.host.platform import trust_of
-from probes.postgres.dsn import dsn_from
 from probes.postgres.probe import PostgresProbe, PostgresReading
 from probes.postgres.server import PostgresServerProbe, PostgresServerReading
 from probes.registration import Context, Planned, Registration
 from probes.section import NAME, NO_NAME, Preset, Section
-from probes.sockets.connections import ConnectionsReading
+from probes.sockets.registration import app_is_answered
+from probes.store.place import is_place, secret_from
 
 #: CPU of one slot (three round trips), and of opening a connection with TLS and SCRAM (measured).
 CPU_SECONDS = 5e-3
 CONNECT_CPU_SECONDS = 10e-3
 #: Upper bound of the readings of one database from both sides (measured: 2900 and 4000).
 READING_BYTES = 8_000
-#: Where a DSN may stand; never in the settings themselves, which are shown.
-DSN_PLACES = ("env:", "file:")
 
 
 def _targets(targets: dict[str, str]) -> dict[str, str]:
     for name, place in targets.items():
         if not NAME.fullmatch(name):
             raise ValueError(f"{name!r} {NO_NAME}")
-        if not any(place.startswith(prefix) and place != prefix for prefix in DSN_PLACES):
+        if not is_place(place):
             raise ValueError(f"{name} must be env:VARIABLE or file:PATH, where the DSN is; never the DSN itself")
     return targets
 
@@ -59,10 +57,10 @@ def probes(context: Context) -> Iterator[Planned]:
 def _of_one(context: Context, target: str) -> Iterator[Planned]:
     settings = context.settings(Postgres)
     database = PostgresProbe(
-        target, dsn_from(settings.targets[target], context.environ), rows=settings.rows, timeout=settings.timeout_seconds,
+        target, secret_from(settings.targets[target], context.environ), rows=settings.rows, timeout=settings.timeout_seconds,
         connect_every=settings.connect_every_seconds,
         believe_cpu=lambda: trust_of(context).get("thread_cpu_time") is True,
-        app_is_answered=lambda since: _app_is_answered(context, target, since), on_peer=context.found_database,
+        app_is_answered=lambda since: app_is_answered(context, target, since), on_peer=context.found_database,
     )  # fmt: skip
     yield Planned(
         make=lambda: database,
@@ -79,12 +77,6 @@ def _of_one(context: Context, target: str) -> Iterator[Planned]:
             cpu_seconds=0.0,
             history_bytes=0,
         )
-
-
-def _app_is_answered(context: Context, target: str, since: float) -> bool:
-    """Whether a look at the app's connections after this instant has seen data of this database."""
-    seen = context.latest(ConnectionsReading)
-    return seen is not None and seen.taken > since and (seen.replies_per_second or {}).get(target, 0.0) > 0
 
 
 REGISTRATION = Registration(probes, readings=(PostgresReading, PostgresServerReading))

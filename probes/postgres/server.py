@@ -23,12 +23,13 @@ from typing import Any, ClassVar
 
 from probes.counters import Counters
 from probes.postgres import sql
-from probes.postgres.failures import REFUSED, LinkFailed
+from probes.postgres.failures import REFUSED
 from probes.postgres.held import STATES, Holder, holders
 from probes.postgres.link import Row
 from probes.postgres.locks import ADVISORY, Blocked, LockWaits
 from probes.postgres.probe import PostgresProbe
 from probes.reading import Code, NoData, Reading, Unseen, flag, gauge, increment
+from probes.store.failures import LinkFailed
 
 #: Samples of the sessions in one slot, and the pause between two: not in step with anything.
 SAMPLES_PER_SLOT, BETWEEN_SECONDS = 3, (0.03, 0.17)

@@ -46,7 +46,7 @@ import random
 import stat
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
 
 from probes.kernel_files import why
@@ -54,9 +54,9 @@ from probes.labels import OTHER
 from probes.reading import Code, NoData, Reading, Unseen, gauge, increment
 from probes.sockets import netlink, proc_net
 from probes.sockets.classify import Key, Sample, Seen, Sums, fleeting, key_of, settle
+from probes.sockets.services import DEFAULT_PORTS
 from probes.sockets.tcp_info import Dump, Remote, Socket, format_address, pack_address
 
-DEFAULT_PORTS = (5432,)
 #: Endpoints with a label of their own; the rest is ``OTHER``.
 MOST_ENDPOINTS = 32
 #: After a refusal netlink is not asked for so long: each question may make the kernel look for a module.
@@ -143,12 +143,14 @@ class ConnectionsReading(Reading):
         "Connections that came and went between three samples, per second: a lower bound", by="remote"
     )
     retransmits: Mapping[str, float] | None = increment("Segments that the client sent again", by="remote")
+    services: Mapping[int, str] = field(default_factory=dict)
+    """Port to key in :data:`probes.sockets.services.SERVICES`, where the settings name one."""
 
 
 class ConnectionsProbe:
     """Watches the connections of one network namespace.
 
-    ``ports``: every connection to such a port is watched.  ``targets``: name of an endpoint to the addresses
+    ``ports``: every connection to such a port is watched, and to those of ``services``, which says what answers there.  ``targets``: name of an endpoint to the addresses
     (IP, port) that the caller resolved; :meth:`watch` replaces them.  ``own_inodes`` gives the sockets to leave
     out, by inode.  ``gvisor`` says whether this is one, as the platform probe found it.  Each read takes ``samples``
     dumps, a random moment apart: a steady rhythm can fall in step with what it measures.  It takes one when that shows
@@ -164,6 +166,7 @@ class ConnectionsProbe:
         ports: Collection[int] = DEFAULT_PORTS,
         targets: Mapping[str, Collection[Remote]] | None = None,
         *,
+        services: Mapping[int, str] | None = None,
         own_inodes: Callable[[], Collection[int]] | None = None,
         gvisor: Callable[[], bool] = lambda: False,
         netlink: Asked = netlink.dump,
@@ -174,7 +177,8 @@ class ConnectionsProbe:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self._ports = frozenset(ports)
+        self._services = dict(services or {})
+        self._ports = frozenset(ports) | self._services.keys()
         self._own_inodes = own_inodes or sockets_of_this_process
         self._gvisor = gvisor
         self._netlink, self._closed, self._table, self._clock = netlink, closed, table, clock
@@ -235,7 +239,9 @@ class ConnectionsProbe:
         came_and_went, span = fleeting(samples) if len(samples) == self._samples else ([], 1.0)
         sums.fill_fleeting({end: len(found) for end, found in self._by_endpoint(came_and_went, _itself).items()}, span)
         seconds = max(0.0, sample.taken - before.taken) if before else 0.0
-        return ConnectionsReading(taken=sample.taken, seconds=seconds, unseen=sums.unseen, **sums.fields)
+        return ConnectionsReading(
+            taken=sample.taken, seconds=seconds, unseen=sums.unseen, services=self._services, **sums.fields
+        )
 
     def inodes(self) -> frozenset[int]:
         """The sockets that the latest sample saw: who holds them is the app."""

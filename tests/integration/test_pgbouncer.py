@@ -18,8 +18,8 @@ import psycopg
 import pytest
 
 from probes.postgres.probe import WAIT_SECONDS, PostgresProbe, PostgresReading
-from probes.postgres.round_trip import PARTS
 from probes.postgres.sql import APPLICATION
+from probes.store.round_trip import PARTS
 from tests.integration.conftest import ROOT, eventually
 from tests.lab import loads
 from tests.lab.pgbouncer import PREFIX, Pgbouncer, find_pgbouncer

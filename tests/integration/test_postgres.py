@@ -11,10 +11,10 @@ from typing import Literal
 import pytest
 
 from agent.commands.embedded_postgres import free_port
-from probes.postgres.dsn import dsn_from
 from probes.postgres.probe import PostgresProbe, PostgresReading
-from probes.postgres.round_trip import PARTS
 from probes.postgres.sql import APPLICATION
+from probes.store.place import secret_from
+from probes.store.round_trip import PARTS
 from tests.integration.conftest import server_programs
 from tests.lab.postgres import PostgresServer, Role, has_tls, installations, named
 from tests.lab.tcp_proxy import TcpProxy
@@ -232,7 +232,7 @@ def test_a_server_without_a_free_slot_says_so(own_server: PostgresServer) -> Non
 
 def test_the_dsn_is_read_anew_and_its_absence_is_reported_without_it(tmp_path: Path) -> None:
     secret = tmp_path / "dsn"
-    read = dsn_from(f"file:{secret}", os.environ)
+    read = secret_from(f"file:{secret}", os.environ)
     with pytest.raises(OSError, match="No such file"):
         read()
     secret.write_text(" postgresql://a@b/c\n")
@@ -240,8 +240,8 @@ def test_the_dsn_is_read_anew_and_its_absence_is_reported_without_it(tmp_path: P
     secret.write_text("postgresql://d@e/f")
     assert read() == "postgresql://d@e/f"
     with pytest.raises(ValueError, match="env:NO_SUCH is empty"):
-        dsn_from("env:NO_SUCH", {})()
-    (reading,) = ask_place(dsn_from("env:NO_SUCH", {}))
+        secret_from("env:NO_SUCH", {})()
+    (reading,) = ask_place(secret_from("env:NO_SUCH", {}))
     assert reading.failures == {"configuration": 1.0}
 
 

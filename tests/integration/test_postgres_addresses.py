@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from agent.commands.embedded_postgres import free_port
-from probes.postgres.addresses import LookUp, look_up
-from probes.postgres.failures import Remote
 from probes.postgres.probe import PostgresProbe, PostgresReading
+from probes.store.failures import Remote
+from probes.store.look_up import LookUp, look_up
 from tests.integration.conftest import server_programs
 from tests.lab.postgres import PostgresServer, Role
 from tests.lab.tcp_proxy import TcpProxy

@@ -23,7 +23,7 @@ import psycopg
 import pytest
 
 from probes.postgres.probe import PostgresProbe, PostgresReading
-from probes.postgres.round_trip import Arrivals
+from probes.store.round_trip import Arrivals
 from tests.integration.conftest import ROOT, Echo, eventually, listening
 from tests.lab.postgres import PostgresServer, Role
 from tests.lab.route_delay import PREFIX, RouteDelay, partner

@@ -45,6 +45,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from agent.rules import BY_ID, RULES
 from probes.postgres.probe import PostgresReading
 from probes.postgres.server import PostgresServerReading
+from probes.redis.probe import RedisReading
 from tests.lab import clients, loads, log_clients
 from tests.lab.timeline import STRICT, Database, Logs, Step
 
@@ -58,7 +59,7 @@ NAMES = tuple(rule.id for rule in RULES)
 Access = Literal["network", "processes", "role", "inside"]
 ACCESSES: tuple[Access, ...] = ("network", "processes", "role", "inside")
 #: What only an agent with a role in the database reads.
-ROLE_READINGS = frozenset({PostgresReading, PostgresServerReading})
+ROLE_READINGS = frozenset({PostgresReading, PostgresServerReading, RedisReading})
 DATABASE_CORES = 0.3
 """Server, client and four agents; a scenario with more says so."""
 LOG_CORES = 0.5
@@ -157,7 +158,9 @@ class Scenario(BaseModel):
         word = self.expect.get(rule, "silent")
         if self.access:
             word = self.expect_by.get(self.access, {}).get(rule, word)
-            if self.access in {"network", "processes"} and not ROLE_READINGS.isdisjoint(BY_ID[rule].needs):
+            needs, uses = set(BY_ID[rule].needs), set(BY_ID[rule].uses)
+            asked = not ROLE_READINGS.isdisjoint(needs) or (bool(uses) and uses <= ROLE_READINGS)
+            if self.access in {"network", "processes"} and asked:
                 word = "silent"
         return word
 

@@ -19,9 +19,9 @@ from dataclasses import asdict
 from typing import Any
 
 from probes.postgres.connect import connect
-from probes.postgres.link import Link, RunDelay
-from probes.postgres.round_trip import split
+from probes.postgres.link import Link
 from probes.postgres.sql import APPLICATION
+from probes.store.round_trip import RunDelay, split
 
 #: No divisor of the 100 ms quota period lies in between.
 PAUSE_SECONDS = (0.03, 0.17)

@@ -5,11 +5,13 @@ from agent.rules.rule import load
 RULES = load(
     __name__,
     "database_unreachable",
+    "redis_unreachable",
     "connections_exhausted",
     "too_many_queries",
     "connection_per_query",
     "database_slow",
     "database_locked",
+    "redis_slow",
     "network_slow",
     "proxy_or_server_starved",
     "waiting_for_database",

@@ -51,7 +51,7 @@ def _judge(history: History) -> Judgement:
 
 
 def _endpoint(history: History, remote: str, seen: connections.Connections) -> Judgement:
-    text = f"in {seen.unread:.0%} of the samples of {seen.count:.0f} connections to {remote} the reply lay unread here"
+    text = f"in {seen.unread:.0%} of the samples of {seen.count:.0f} connections to {connections.called(history, remote)} the reply lay unread here"
     evidence = (Evidence(text, seen.unread, "ratio"),)
     if seen.unread < SHARE.value:
         return Absent(text, evidence)

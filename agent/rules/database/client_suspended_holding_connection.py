@@ -11,10 +11,11 @@ from agent.report import Advice, Evidence
 from agent.rules import raising, targets
 from agent.rules.confidence import measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
-from agent.views import place
-from agent.views.cpu import round_trips
+from agent.views import connections, place
+from agent.views.round_trips import asked, round_trips
 from probes.postgres.probe import PostgresReading
 from probes.reading import Code
+from probes.redis.probe import RedisReading
 
 SPAN = 60.0
 SHARE = Threshold(
@@ -38,18 +39,25 @@ LATEST = 6
 BLIND = Threshold(
     "part of the round trips that cannot be assigned to anybody, at most", 0.5, "ratio", "with more nothing is known"
 )
+#: The operation that is longer than a scheduler's slice.
+LONGER = "wait"
 SURE = measured(2, 2, mended=1, note="once it was still said 80 s after the stall, which is mended")
 
 
 def _judge(history: History) -> Judgement:
-    return targets.worst(history, PostgresReading, _target)
+    # A PING is too short to clear anybody: what a database's longer questions say goes first.
+    return targets.either(
+        targets.worst(history, PostgresReading, _target), targets.worst(history, RedisReading, _target)
+    )
 
 
 def _target(history: History, target: str) -> Judgement:
     trips = round_trips(history, SPAN, target, LATEST)
     if not trips or min(t.count for t in trips.values()) < TRIPS.value:
         return Unknown(
-            f"{targets.name(target)} has not answered twice in the last minute", "wait, or see why", Code.NOT_YET
+            f"{connections.called(history, target)} has not answered twice in the last minute",
+            "wait, or see why",
+            Code.NOT_YET,
         )
     wall = sum(t.wall for t in trips.values())
     lost = sum(t.suspended for t in trips.values())
@@ -58,33 +66,40 @@ def _target(history: History, target: str) -> Judgement:
         return Unknown(
             "the kernel does not say here when a reply arrived", "run where SO_TIMESTAMPNS works", Code.CANNOT_COUNT
         )
+    server = "Redis" if asked(history).get(target) is RedisReading else "Postgres"
     text = (
-        f"of {1e3 * wall:.0f} ms of round trips to {targets.name(target)} this client's CPU was taken away for "
-        f"{1e3 * lost:.1f} ms; Postgres worked {1e3 * worked:.1f} ms"
+        f"of {1e3 * wall:.0f} ms of round trips to {connections.called(history, target)} this client's CPU was taken away for "
+        f"{1e3 * lost:.1f} ms; {server} worked {1e3 * worked:.1f} ms"
     )
     evidence = (Evidence(text, lost / wall if wall else 0.0, "ratio"),)
     if lost < SHARE.value * wall or lost < LEAST.value * len(trips):
-        return Absent(text, evidence)
+        return (
+            Absent(text, evidence)
+            if LONGER in trips
+            else Unknown(f"{text}: a PING is over too soon to show it", TOO_SOON, Code.CANNOT_COUNT)
+        )
     cloud = place.is_cloud_run_service(history)
     changes = raising.instance_billing(history) if cloud else raising.raise_cpu(history)
     severity: targets.Severity = "critical" if lost >= LONG.value * len(trips) else "warning"
     return Present(severity, SURE, place.scope(history), evidence, Advice(
-        ADVICE, changes, "more CPU reserved or billed",
+        ADVICE.format(server), changes, "more CPU reserved or billed",
         "a larger database, an index, a bigger pool or fewer queries: the server waits for this client",
     ), share=lost / wall)  # fmt: skip
 
 
-ADVICE = "Give the client its CPU: Postgres is innocent."
+ADVICE = "Give the client its CPU: {} is innocent."
+TOO_SOON = "see the findings about the CPU; a PostgreSQL in postgres.targets is asked longer questions"
 
 RULE = Rule(
     id="client_suspended_holding_connection",
-    title="The client is stopped while it holds a connection, and Postgres is innocent",
+    title="The client is stopped while it holds a connection, and the server is innocent",
     meaning="The reply has arrived and lies unread in this kernel, because this client's CPU was taken away.",
     disproof="the server's own time for the same query is as long as the client's",
-    needs=(PostgresReading,),
+    needs=(),
+    uses=(PostgresReading, RedisReading),
     thresholds=(SHARE, LEAST, LONG, TRIPS, BLIND),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,
-    advice=ADVICE,
+    advice=ADVICE.format("the server"),
 )

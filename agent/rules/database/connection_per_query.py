@@ -16,7 +16,7 @@ from agent.rules.confidence import measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold
 from agent.rules.targets import LEAST_READINGS, endpoint
 from agent.views import connections
-from probes.postgres.probe import PostgresReading
+from agent.views.round_trips import asked
 from probes.postgres.server import PostgresServerReading
 from probes.sockets.connections import ConnectionsReading
 
@@ -36,11 +36,12 @@ def _endpoint(history: History, remote: str, seen: connections.Connections) -> J
     known = [rate for rate in counted if rate is not None]
     # A deployment opens all its connections in a slot or two.
     opened = max(seen.opened_per_second, median(known) if len(known) >= LEAST_READINGS else 0.0)
-    text = f"{opened:.1f} connections to {remote} are opened and closed per second, {seen.count:.0f} are open"
+    text = f"{opened:.1f} connections to {connections.called(history, remote)} are opened and closed per second, {seen.count:.0f} are open"
     evidence = [Evidence(text, opened)]
     if opened < RATE.value:
         return Absent(text, tuple(evidence))
-    own = history.latest(PostgresReading, remote)
+    kind = asked(history).get(remote)
+    own = history.latest(kind, remote) if kind is not None else None
     if own is not None and own.connect_seconds:
         cost = sum(own.connect_seconds.values())
         evidence.append(Evidence(f"opening one takes {1e3 * cost:.1f} ms from here", cost, "seconds"))

@@ -9,13 +9,12 @@ from statistics import median
 
 from agent.history import History
 from agent.report import Advice, Evidence
-from agent.rules import meant_to_wait, targets
+from agent.rules import targets
 from agent.rules.confidence import measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import connections
-from agent.views.cpu import round_trips
+from agent.views.round_trips import STORES, asked, round_trips
 from agent.views.stalled import NETWORK
-from probes.postgres.probe import PostgresReading
 from probes.reading import Code
 from probes.sockets.connections import ConnectionsReading
 
@@ -41,21 +40,21 @@ SURE = measured(12, 12)
 
 
 def _judge(history: History) -> Judgement:
-    return targets.either(targets.worst(history, PostgresReading, _target), targets.endpoint(history, SPAN, _endpoint))
+    return targets.either(targets.worst_asked(history, _target), targets.endpoint(history, SPAN, _endpoint))
 
 
-def _endpoint(_: History, remote: str, seen: connections.Connections) -> Judgement:
+def _endpoint(history: History, remote: str, seen: connections.Connections) -> Judgement:
     if seen.min_rtt_seconds is None:
-        return Unknown(f"the kernel has measured no round trip to {remote}", code=Code.CANNOT_COUNT)
+        return Unknown(
+            f"the kernel has measured no round trip to {connections.called(history, remote)}", code=Code.CANNOT_COUNT
+        )
     waiting = (seen.waiting - seen.waiting_long) * seen.count
-    text = (
-        f"the peer {remote} is {1e3 * seen.min_rtt_seconds:.1f} ms away; {waiting:.1f} connections wait at any moment"
-    )
+    text = f"the peer {connections.called(history, remote)} is {1e3 * seen.min_rtt_seconds:.1f} ms away; {waiting:.1f} connections wait at any moment"
     evidence = (Evidence(text, seen.min_rtt_seconds, "seconds"),)
     if seen.min_rtt_seconds < SLOW.value or waiting < WAITING.value:
         return Absent(text, evidence)
-    if service := meant_to_wait.blocking_service(remote):
-        return Unknown(f"{text}, which is the port of {service}: they may wait for a message", code=Code.CANNOT_COUNT)
+    if waiting - (meant := connections.most_meant(history, SPAN, remote, seen)) < WAITING.value:
+        return Unknown(f"{text}, and {meant:.1f} of them may wait for a message", code=Code.CANNOT_COUNT)
     return Present("warning", SURE, "the app", evidence, _advice(proxy=False), share=min(1.0, seen.waiting))
 
 
@@ -67,12 +66,12 @@ def _target(history: History, target: str) -> Judgement:
     least, usual = min(samples), median(samples)
     text = (
         f"the network takes {1e3 * trip.network:.1f} of {1e3 * trip.wall:.1f} ms of a short round trip to "
-        f"{targets.name(target)}, at least {1e3 * least:.1f}"
+        f"{connections.called(history, target)}, at least {1e3 * least:.1f}"
     )
     evidence = [Evidence(text, trip.network, "seconds")]
     if least < SLOW.value or trip.network < trip.server or least < STEADY.value * usual:
         return Absent(text, tuple(evidence))
-    latest = history.latest(PostgresReading, target)
+    latest = history.latest(asked(history)[target], target)
     rtt = latest.least_round_trip_seconds if latest is not None else None
     near = rtt is not None and rtt < least / 2
     if rtt is not None:
@@ -90,7 +89,7 @@ def _advice(*, proxy: bool) -> Advice:
     )  # fmt: skip
 
 
-ADVICE = "Bring client and database nearer to each other, or ask it less often."
+ADVICE = "Bring client and server nearer to each other, or ask it less often."
 
 RULE = Rule(
     id="network_slow",
@@ -98,7 +97,7 @@ RULE = Rule(
     meaning="The time between sending a question and the arrival of its answer, less what the server worked, is long.",
     disproof="min_rtt of the app's own sockets to this server is small (ss -ti)",
     needs=(),
-    uses=(PostgresReading, ConnectionsReading),
+    uses=(*STORES, ConnectionsReading),
     thresholds=(SLOW, STEADY, TRIPS, WAITING),
     confidences=(SURE,),
     span_seconds=SPAN,

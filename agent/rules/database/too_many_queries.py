@@ -10,11 +10,12 @@ from __future__ import annotations
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules.confidence import measured
-from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold
+from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.rules.targets import endpoint
 from agent.views import connections
-from agent.views.cpu import round_trips
+from agent.views.round_trips import round_trips
 from agent.views.stalled import NETWORK
+from probes.reading import Code
 from probes.sockets.connections import ConnectionsReading
 
 SPAN = 60.0
@@ -43,12 +44,15 @@ def _endpoint(history: History, remote: str, seen: connections.Connections) -> J
     way = max(seen.min_rtt_seconds or 0.0, trip.least_network if trip else 0.0)
     flight = min(1.0, seen.busiest_per_second * way)
     text = (
-        f"the busiest connection to {remote} sends {seen.busiest_per_second:.0f} requests per second, one after the other; "
+        f"the busiest connection to {connections.called(history, remote)} sends {seen.busiest_per_second:.0f} requests per second, one after the other; "
         f"at {1e3 * way:.2f} ms each it spends {flight:.0%} of its time"
     )
     evidence = (Evidence(text, flight, "ratio"),)
     if flight < FLIGHT.value or seen.busiest_per_second < MANY.value or seen.request_bytes > SMALL.value:
         return Absent(text, evidence)
+    service = connections.service(history, remote)
+    if service is not None and service.shared:
+        return Unknown(f"{text} unless many share it, as clients of {service.name} do", SHARED, Code.CANNOT_COUNT)
     return Present("warning", SURE, "the app", evidence, Advice(
         ADVICE, ("one query with WHERE id = ANY(...) or a JOIN instead of one query for each row",
                  "the ORM's eager loading: SQLAlchemy selectinload, Django select_related and prefetch_related, Prisma include",
@@ -57,6 +61,7 @@ def _endpoint(history: History, remote: str, seen: connections.Connections) -> J
     ), share=flight)  # fmt: skip
 
 
+SHARED = "measure in the app how often it asks for one request of its own"
 ADVICE = "Ask for many rows at once instead of many times for one."
 
 RULE = Rule(

@@ -18,6 +18,7 @@ from agent.views import connections
 from agent.views.stalled import LOCK, OTHER_SIDE, SERVER
 from probes.sockets.connections import ConnectionsReading
 from probes.sockets.exchange import LONG_SECONDS
+from probes.sockets.services import Service
 
 SPAN = 60.0
 SHARE = Threshold(
@@ -45,7 +46,7 @@ def _endpoint(history: History, remote: str, seen: connections.Connections) -> J
     length = LONG_SECONDS if long >= SHARE.value else seen.wait_seconds
     near = "" if seen.min_rtt_seconds is None else f"; the peer is {1e3 * seen.min_rtt_seconds:.2f} ms away"
     text = (
-        f"{waiting:.1f} of {seen.count:.1f} connections to {remote} wait for an answer at any moment, "
+        f"{waiting:.1f} of {seen.count:.1f} connections to {connections.called(history, remote)} wait for an answer at any moment, "
         f"{'over ' if length == LONG_SECONDS else ''}{1e3 * length:.0f} ms each{near}"
     )
     evidence = (Evidence(text, length, "seconds"),)
@@ -54,10 +55,21 @@ def _endpoint(history: History, remote: str, seen: connections.Connections) -> J
     if (meant := meant_to_wait.instead(history, remote, seen, SHARE.value)) is not None:
         return meant
     return Present("warning", SURE, "the app", evidence, Advice(
-        ADVICE, ("give the agent a role in this database (postgres.targets): it then distinguishes a slow statement, a lock and a starved server",
-                 "on the server: SELECT state, wait_event_type, count(*) FROM pg_stat_activity GROUP BY 1, 2"),
+        ADVICE, _looks(connections.service(history, remote)),
         "", "more CPU for this client, or another billing mode: it waits for somebody else",
     ), share=seen.waiting)  # fmt: skip
+
+
+def _looks(service: Service | None) -> tuple[str, ...]:
+    if service is connections.REDIS:
+        return (
+            "let the agent ask it (redis.targets): INFO and SLOWLOG then say what holds it up",
+            "on the server: SLOWLOG GET, LATENCY DOCTOR",
+        )
+    if service is not None and service is not connections.POSTGRES:
+        return (f"check {service.name} itself: its log of slow requests, its CPU, its disks",)
+    return ("give the agent a role in this database (postgres.targets): it then distinguishes a slow statement, a lock and a starved server",
+            "on the server: SELECT state, wait_event_type, count(*) FROM pg_stat_activity GROUP BY 1, 2")  # fmt: skip
 
 
 ADVICE = "Find what the database, or a proxy before it, is busy with: this client waits, and the network to it is fast."

@@ -23,6 +23,7 @@ EVERYTHING = Config.model_validate({
     "requests": {"metrics_url": "http://127.0.0.1/metrics"},
     "pool": {"metrics_url": "http://127.0.0.1/metrics"},
     "postgres": {"targets": {"main": "env:URL"}},
+    "redis": {"targets": {"cache": "env:URL"}},
     "logs": {"files": {"app": "/var/log/app"}, "metrics_urls": {"vector": "http://127.0.0.1/metrics"}},
     "log_delivery": {"canary_log": "canary", "leader": "always"},
 })  # fmt: skip

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from probes.postgres.addresses import MOST_ADDRESSES, Address, addresses
+from probes.postgres.addresses import Address, addresses
 from probes.postgres.connect import connect
 from probes.postgres.dsn import parse
-from probes.postgres.failures import LinkFailed
+from probes.store.failures import LinkFailed
+from probes.store.look_up import MOST_ADDRESSES
 
 NAMES = {
     "localhost": ["::1", "127.0.0.1"],

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from probes.postgres.dsn import parse
-from probes.postgres.failures import LinkFailed
+from probes.store.failures import LinkFailed
 
 URL = {"user": "app", "password": "secret", "host": "db.example.com", "dbname": "orders"}
 

@@ -11,7 +11,8 @@ import pytest
 from agent.commands.embedded_postgres import free_port
 from agent.history import History
 from agent.schedule import Schedule
-from probes.postgres.probe import MOST_OWN_PAUSE_SECONDS, MOST_PAUSE_SECONDS, PostgresProbe, PostgresReading
+from probes.postgres.probe import PostgresProbe, PostgresReading
+from probes.store.probe import MOST_OWN_PAUSE_SECONDS, MOST_PAUSE_SECONDS
 from tests.unit.builders import FakeClock
 
 NEVER = float("inf")

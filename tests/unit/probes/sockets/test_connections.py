@@ -300,7 +300,7 @@ def test_what_the_kernel_reports_of_no_connection_is_none_with_a_reason() -> Non
 
 def test_named_endpoints_get_their_name_and_what_is_asked_for_is_no_more_than_needed() -> None:
     names = {"main": [("10.0.0.9", 5432), ("::ffff:10.0.0.8", 6432)], "cache": [("2001:DB8::0:9", 6379)]}
-    scene = Scene(targets=names)
+    scene = Scene(ports=(5432,), targets=names)
     reading = scene.read(
         sock(1), sock(2, host="10.0.0.8", port=6432), sock(3, host="2001:db8::9", port=6379), sock(4, host="10.0.0.7")
     )

@@ -14,9 +14,9 @@ from agent.rules import BY_ID
 from agent.rules.rule import Absent, Judgement, Present, Unknown
 from probes.host.platform import Environment
 from probes.postgres.probe import PostgresReading
-from probes.postgres.round_trip import PARTS
 from probes.reading import Code, Unseen
 from probes.sockets.connections import ConnectionsReading
+from probes.store.round_trip import PARTS
 from tests.unit.builders import FakeClock, Scene
 
 HEALTHY: dict[str, tuple[float, ...]] = {

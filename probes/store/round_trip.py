@@ -20,6 +20,7 @@ Seconds everywhere.  Moments are :func:`time.monotonic`.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 import time
@@ -203,3 +204,35 @@ def _realtime_offset() -> tuple[float, float]:
         if best[0] < CLOSE_SECONDS:
             break
     return best[1], max(best[0], CLOSE_SECONDS)
+
+
+async def ready(fd: int, *, writing: bool) -> None:
+    """Wait until this descriptor can be read, or written."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    add, remove = (loop.add_writer, loop.remove_writer) if writing else (loop.add_reader, loop.remove_reader)
+    add(fd, wake)
+    try:
+        await future
+    finally:
+        remove(fd)
+
+
+class RunDelay:
+    """Time that this thread was ready and did not run (/proc/thread-self/schedstat, second number, nanoseconds)."""
+
+    def __init__(self, path: str = "/proc/thread-self/schedstat") -> None:
+        self._path = path
+
+    def seconds(self) -> float | None:
+        """So far; ``None`` where it cannot be counted."""
+        try:
+            with open(self._path, "rb") as file:
+                return int(file.read(64).split()[1]) * 1e-9
+        except (OSError, ValueError, IndexError):
+            return None

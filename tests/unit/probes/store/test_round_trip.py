@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.postgres.round_trip import PARTS, Arrivals, Parts, Read, Trip, split
+from probes.store.round_trip import PARTS, Arrivals, Parts, Read, Trip, split
 
 
 def trip(

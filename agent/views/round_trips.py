@@ -1,0 +1,87 @@
+"""The agent's own round trips to each server that it asks over a span: mean parts that add up to the wall time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from agent.history import History, once
+from probes.postgres.probe import PostgresReading
+from probes.redis.probe import RedisReading
+from probes.sockets.services import SERVICES, Service
+from probes.store.probe import StoreReading
+from probes.store.round_trip import PARTS
+
+#: Every kind of server that is asked, by its reading.
+STORES: Final[Mapping[type[StoreReading], Service]] = {
+    PostgresReading: SERVICES["postgres"],
+    RedisReading: SERVICES["redis"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """Mean seconds of one operation's parts over a span; they sum to ``wall``."""
+
+    wall: float
+    network: float
+    server: float
+    suspended: float
+    client: float
+    unknown: float
+    count: int
+    #: Times outside of this machine, network and server together, in their order.
+    aways: tuple[float, ...]
+    #: Of them on the network.
+    networks: tuple[float, ...]
+
+    @property
+    def least_network(self) -> float:
+        """The shortest time on the network: distance, without what a busy server adds before its clock runs."""
+        return min(self.networks)
+
+    @property
+    def least_away(self) -> float:
+        """The shortest time outside of this machine."""
+        return min(self.aways)
+
+    @property
+    def usual_away(self) -> float:
+        """Its median."""
+        return median(self.aways)
+
+    def is_uneven(self, ratio: float) -> bool:
+        """Whether quick ones, below ``ratio`` of the median, stand between slow ones.
+
+        Quick ones that all come before or after the slow ones are a change, not unevenness.
+        """
+        quick = [away < ratio * self.usual_away for away in self.aways]
+        return any(quick) and quick != sorted(quick) and quick != sorted(quick, reverse=True)
+
+
+def asked(history: History) -> dict[str, type[StoreReading]]:
+    """Every configured server that there are readings of, and of which kind."""
+    return {target: kind for kind in STORES for target in history.targets(kind)}
+
+
+@once
+def round_trips(history: History, seconds: float, target: str, latest: int = 1000) -> dict[str, RoundTrip]:
+    """The ``latest`` round trips to one server: operation -> mean parts; empty while none was answered."""
+    kind = asked(history).get(target)
+    readings = [r for r in history.window(kind, seconds, target) if r.up][-latest:] if kind is not None else []
+    found = {}
+    for operation in (readings[-1].round_trip_seconds or {}) if readings else {}:
+        walls = [(r.round_trip_seconds or {}).get(operation, 0.0) for r in readings]
+        parts = {part: [(getattr(r, f"{part}_seconds") or {}).get(operation, 0.0) for r in readings] for part in PARTS}
+        away = [a + b for a, b in zip(parts["network"], parts["server"], strict=True)]
+        means = {part: sum(values) / len(values) for part, values in parts.items()}
+        found[operation] = RoundTrip(
+            wall=sum(walls) / len(walls),
+            **means,
+            count=len(walls),
+            aways=tuple(away),
+            networks=tuple(parts["network"]),
+        )
+    return found

@@ -1,0 +1,93 @@
+"""The settings, cadence and cost of the probe of configured Redis servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from probes.host.platform import trust_of
+from probes.redis.address import address_from, without_password
+from probes.redis.probe import RedisProbe, RedisReading
+from probes.registration import Context, Planned, Registration
+from probes.section import NAME, NO_NAME, Preset, Section
+from probes.sockets.registration import app_is_answered
+from probes.store.place import is_place
+
+#: CPU of one slot (five round trips, INFO and SLOWLOG), and of opening a connection (measured).
+CPU_SECONDS = 4e-3
+CONNECT_CPU_SECONDS = 4e-3
+#: Upper bound of a reading (measured: 3100).
+READING_BYTES = 5_000
+
+
+def _targets(targets: dict[str, str]) -> dict[str, str]:
+    for name, place in targets.items():
+        if not NAME.fullmatch(name):
+            raise ValueError(f"{name!r} {NO_NAME}")
+        if not is_place(place):
+            try:
+                without_password(place)
+            except ValueError as error:
+                raise ValueError(
+                    f"{name} must be redis://HOST[:PORT] without a password, env:VARIABLE or file:PATH: {error}"
+                ) from None
+    return targets
+
+
+def _passwords(passwords: dict[str, str]) -> dict[str, str]:
+    for name, place in passwords.items():
+        if not is_place(place):
+            raise ValueError(
+                f"{name} must be env:VARIABLE or file:PATH, where the password is; never the password itself"
+            )
+    return passwords
+
+
+class Redis(Section):
+    """The Redis servers whose round trip is taken apart."""
+
+    targets: Annotated[dict[str, str], AfterValidator(_targets)] = Field(
+        {},
+        max_length=16,
+        description="Name to its URL, redis://, rediss:// or unix://, or to where that is: env:VARIABLE or file:PATH.",
+    )
+    passwords: Annotated[dict[str, str], AfterValidator(_passwords)] = Field(
+        {},
+        max_length=16,
+        description="Name of a target to where its password is, unless its URL has it: env:VARIABLE or file:PATH.",
+    )
+    every_seconds: float = Field(10.0, ge=2, le=300, description="Time between two slots of one server.")
+    timeout_seconds: float = Field(5.0, ge=0.5, le=30, description="Time-out of a slot.")
+    server_view: bool = Field(True, description="Ask the server for INFO and SLOWLOG too.")
+    connect_every_seconds: float = Field(60.0, ge=10, le=3600, description="Time between two new connections.")
+
+    def for_doctor(self) -> Preset:
+        """A slot must end before the next one."""
+        return {"every_seconds": 2.0, "timeout_seconds": min(1.5, self.timeout_seconds)}
+
+
+def probes(context: Context) -> Iterator[Planned]:
+    """One for each server."""
+    for target in context.settings(Redis).targets:
+        yield _of_one(context, target)
+
+
+def _of_one(context: Context, target: str) -> Planned:
+    settings = context.settings(Redis)
+    return Planned(
+        make=lambda: RedisProbe(
+            target, address_from(settings.targets[target], settings.passwords.get(target, ""), context.environ),
+            server_view=settings.server_view, timeout=settings.timeout_seconds, connect_every=settings.connect_every_seconds,
+            believe_cpu=lambda: trust_of(context).get("thread_cpu_time") is True,
+            app_is_answered=lambda since: app_is_answered(context, target, since), on_peer=context.found_database,
+        ),
+        every=settings.every_seconds,
+        timeout=settings.timeout_seconds + 1,
+        cpu_seconds=CPU_SECONDS + CONNECT_CPU_SECONDS * settings.every_seconds / settings.connect_every_seconds,
+        history_bytes=READING_BYTES,
+    )  # fmt: skip
+
+
+REGISTRATION = Registration(probes, readings=(RedisReading,))

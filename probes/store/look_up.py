@@ -1,0 +1,19 @@
+"""The addresses of a name."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+#: Of one name; one with more is a mistake, or a load balancer whose first will do.
+MOST_ADDRESSES: Final = 16
+#: Name and port to its addresses; raises OSError.
+LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
+
+
+async def look_up(host: str, port: int) -> Sequence[str]:
+    """The addresses of a name in the system's order, without stopping the event loop."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
