@@ -106,9 +106,9 @@ def _flags(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
     yield "requests.metrics_url", given("url") or ""
     yield "pool.metrics_url", given("url") or ""
     if dsn := given("dsn"):
-        from probes.postgres.registration import DSN_PLACES  # noqa: PLC0415 - only here
+        from probes.store.place import PLACES  # noqa: PLC0415 - only here
 
-        if not dsn.startswith(DSN_PLACES):
+        if not dsn.startswith(PLACES):
             os.environ[_DSN_VARIABLE], dsn = dsn, f"env:{_DSN_VARIABLE}"
         yield "postgres.targets", f"database={dsn}"
 

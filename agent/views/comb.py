@@ -192,12 +192,14 @@ class _Trial(NamedTuple):
     tried: int
     phase: float
     hits: int
-    last: float
-    second: float
-    more: int
-    second_last: float
-    rest: int
+    by_chance: float
     of_all: bool
+    #: Only of a comb that is no chance.
+    last: float = 0.0
+    second: float = 0.0
+    more: int = 0
+    second_last: float = 0.0
+    rest: int = 0
 
     def share(self, limits: int) -> float:
         """Of the ends, those on the comb of one limit or of two."""
@@ -205,10 +207,9 @@ class _Trial(NamedTuple):
 
     def chance(self, limits: int) -> float:
         """The probability of such a comb by accident, at most."""
-        one = _by_chance(self.hits, self.number, self.period) * self.tried
         if limits == 1 or not self.rest:
-            return one
-        return max(one, _by_chance(self.more, self.rest, self.period) * self.tried)
+            return self.by_chance
+        return max(self.by_chance, _by_chance(self.more, self.rest, self.period) * self.tried)
 
     def fits(self, limits: int) -> bool:
         """Whether it is a limit's clock; of two limits each must show by itself."""
@@ -242,11 +243,16 @@ def _trials(ends: Sequence[End], bursts: Sequence[End], period: float, tried: in
             continue
         times = [end.at for end in taken]
         phase, hits = _best_phase(times, period)
+        trial = _Trial(
+            period, len(taken), tried, phase, hits, _by_chance(hits, len(taken), period) * tried, these is ends
+        )
+        if trial.by_chance > MOST_CHANCE:
+            yield trial
+            continue
         rest = [at for at in times if _distance(at, phase, period) > 2 * CELL_SECONDS]
         second, more = _best_phase(rest, period) if rest else (0.0, 0)
-        yield _Trial(
-            period, len(taken), tried, phase, hits, _last_at(times, phase, period),
-            second, more, _last_at(rest, second, period), len(rest), these is ends,
+        yield trial._replace(
+            last=_last_at(times, phase, period), second=second, more=more, second_last=_last_at(rest, second, period), rest=len(rest),
         )  # fmt: skip
 
 
