@@ -16,7 +16,8 @@ from agent.history import History
 from agent.rules import BY_ID
 from agent.rules.rule import Absent, Judgement, Present, Unknown
 from probes.reading import Code
-from probes.redis.probe import RedisProbe, RedisReading
+from probes.redis.probe import RedisProbe
+from probes.redis.reading import RedisReading
 from probes.sockets.connections import ConnectionsProbe
 from tests.lab import Unavailable
 from tests.lab.redis import Redis

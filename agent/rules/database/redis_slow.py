@@ -19,7 +19,7 @@ from agent.views.connections import called
 from agent.views.round_trips import round_trips
 from agent.views.stalled import OTHER_SIDE, SERVER
 from probes.reading import Code
-from probes.redis.probe import RedisReading
+from probes.redis.reading import RedisReading
 
 SPAN = 60.0
 HELD = Threshold(
@@ -59,7 +59,7 @@ def _target(history: History, target: str) -> Judgement:
     usual, most = median(answers), answers[ceil(0.95 * len(answers)) - 1]
     text = (
         f"{called(history, target)} answered {len(answers)} PINGs in {1e3 * usual:.1f} ms (p50) and {1e3 * most:.1f} ms (p95), "
-        f"of which the server {1e3 * trip.server:.1f}"
+        f"of which the way takes {1e3 * min(usual, trip.network):.1f}"
     )
     counted = "" if held is None else f"; by its own count commands of over 10 ms and forks take {held:.1%} of its time"
     evidence = [Evidence(f"{text}{counted}", usual, "seconds"), *_memory(readings[-1])]
