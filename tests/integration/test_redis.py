@@ -188,6 +188,8 @@ def test_over_tls_the_arrival_is_seen_and_a_wrong_certificate_is_said() -> None:
         (strict,) = Watch(f"rediss://{HERE}:{redis.port}").slots(1)
         (loose,) = Watch(f"rediss://{HERE}:{redis.port}?ssl_cert_reqs=none").slots(1)
         (plain,) = Watch(f"redis://{HERE}:{redis.port}").slots(1)
+        (lost,) = Watch(f"rediss://{HERE}:{redis.port}?ssl_ca_certs=/no/such/file").slots(1)
+    assert lost.failures == {"configuration": 1.0}
     assert last.up, last.because
     assert last.method == {"kernel timestamps": 1.0}
     assert (last.connect_seconds or {})["tls"] > 0
