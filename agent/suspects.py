@@ -21,7 +21,7 @@ from agent.views.round_trips import STORES, RoundTrip, asked, round_trips
 from probes.logs.reading import BacklogReading
 from probes.postgres.probe import PostgresReading
 from probes.reading import Reading
-from probes.redis.probe import RedisReading
+from probes.redis.reading import RedisReading
 from probes.sockets.connections import ConnectionsReading
 
 #: As long as the rules look back, so that each sum is worked out once for both; bursts are rare and are looked at for longer.

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 from agent.settings.schema import Config
 from probes.postgres.dsn import parse as parse_dsn
-from probes.redis.address import address_from
-from probes.redis.address import parse as parse_url
 from probes.store.failures import LinkFailed
 from probes.store.place import secret_from
 
@@ -19,9 +17,16 @@ def remarks(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
     """A sentence for each database whose address cannot be had or used; none holds a part of it."""
     for name, place in config.postgres.targets.items():
         yield from _remark(f"postgres.targets.{name} = {place}", secret_from(place, environ), parse_dsn)
+    if config.redis.targets:
+        yield from _of_redis(config, environ)
+
+
+def _of_redis(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
+    from probes.redis.address import address_from, parse  # noqa: PLC0415 - who watches no Redis does not pay its memory
+
     for name, place in config.redis.targets.items():
         address = address_from(place, config.redis.passwords.get(name, ""), environ)
-        yield from _remark(f"redis.targets.{name} = {place}", address, parse_url)
+        yield from _remark(f"redis.targets.{name} = {place}", address, parse)
 
 
 def _remark(where: str, read: Callable[[], str], parse: Callable[[str], object]) -> Iterator[str]:

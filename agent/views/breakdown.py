@@ -11,7 +11,7 @@ from agent.views.stalled import Stalled
 from probes.host.platform import PlatformReading
 from probes.postgres.probe import PostgresReading
 from probes.postgres.server import PostgresServerReading
-from probes.redis.probe import RedisReading
+from probes.redis.reading import RedisReading
 from probes.store.round_trip import PARTS as ROUND_TRIP_PARTS
 
 

@@ -17,7 +17,7 @@ from agent.history import History, once
 from agent.views.round_trips import STORES, asked
 from probes.postgres.held import STATES
 from probes.postgres.server import CLIENT_WAITS, HIDDEN, LOCK, NOT_EXECUTING, PostgresServerReading
-from probes.redis.probe import RedisReading
+from probes.redis.reading import RedisReading
 from probes.sockets.connections import ConnectionsReading
 from probes.sockets.services import SERVICES, Service, service_of
 

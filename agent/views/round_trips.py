@@ -9,7 +9,7 @@ from typing import Final
 
 from agent.history import History, once
 from probes.postgres.probe import PostgresReading
-from probes.redis.probe import RedisReading
+from probes.redis.reading import RedisReading
 from probes.sockets.services import SERVICES, Service
 from probes.store.probe import StoreReading
 from probes.store.round_trip import PARTS

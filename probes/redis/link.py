@@ -7,11 +7,13 @@ arrival is asked for.  TLS is fed from memory for the same reason (docs/adr/0007
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import socket
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from probes.redis.address import RedisAddress
@@ -81,10 +83,15 @@ class RedisLink:
 
     async def encrypt(self, address: RedisAddress) -> None:
         """Begin TLS."""
-        context = ssl.create_default_context(cafile=address.authorities or None)
-        context.check_hostname = address.verify and address.check_host
-        if not address.verify:
-            context.verify_mode = ssl.CERT_NONE
+        try:
+            changed = os.stat(address.authorities).st_mtime_ns if address.authorities else 0
+            context = _context(address.authorities, changed, address.verify, address.verify and address.check_host)
+        except OSError:
+            raise LinkFailed(
+                "configuration",
+                "the file of ssl_ca_certs cannot be read",
+                "check its path, and that it holds certificates",
+            ) from None
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         tls = _Tls(incoming, outgoing, context.wrap_bio(incoming, outgoing, server_hostname=address.host))
         while True:
@@ -177,6 +184,19 @@ class RedisLink:
         """End it; safe to call twice."""
         self._arrivals.close()
         self._socket.close()
+
+
+@lru_cache(maxsize=16)
+def _context(authorities: str, _changed: int, verify: bool, check_host: bool) -> ssl.SSLContext:
+    """How TLS is spoken; kept, because reading the system's authorities costs more than all the rest of a slot.  Raises OSError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = check_host
+    context.verify_mode = ssl.CERT_REQUIRED if verify else ssl.CERT_NONE
+    if authorities:
+        context.load_verify_locations(authorities)
+    elif verify:
+        context.load_default_certs()
+    return context
 
 
 async def connect(

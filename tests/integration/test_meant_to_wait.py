@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from agent.history import History
-from agent.rules import BY_ID, meant_to_wait
+from agent.rules import BY_ID
 from agent.rules.rule import Absent, Judgement, Present, Unknown
 from probes.postgres.probe import PostgresProbe
 from probes.postgres.server import PostgresServerProbe
-from probes.sockets import exchange
+from probes.sockets import exchange, services
 from probes.sockets.connections import ConnectionsProbe
 from tests.integration.conftest import eventually
 from tests.lab import Unavailable
@@ -205,7 +205,7 @@ def test_a_queue_of_redis_does_not_wait_for_the_database(
 ) -> None:
     try:
         with Redis() as redis:
-            monkeypatch.setattr(meant_to_wait, "BLOCKING", {redis.port: "Redis"})
+            monkeypatch.setitem(services.BY_PORT, redis.port, "redis")
             for _ in range(2):
                 redis.client(*command)
             probe = Watched(redis.port)
@@ -214,7 +214,7 @@ def test_a_queue_of_redis_does_not_wait_for_the_database(
     except Unavailable as reason:
         pytest.skip(str(reason))
     assert isinstance(told["waiting_for_database"], Unknown), told
-    assert "the port of Redis" in told["waiting_for_database"].because
+    assert "clients of Redis may wait" in told["waiting_for_database"].because
     assert not isinstance(told["network_slow"], Present)
 
 

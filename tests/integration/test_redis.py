@@ -16,7 +16,8 @@ from agent.history import History
 from agent.rules import BY_ID
 from agent.rules.rule import Absent, Judgement, Present, Unknown
 from probes.reading import Code
-from probes.redis.probe import RedisProbe, RedisReading
+from probes.redis.probe import RedisProbe
+from probes.redis.reading import RedisReading
 from probes.sockets.connections import ConnectionsProbe
 from tests.lab import Unavailable
 from tests.lab.redis import Redis
@@ -187,6 +188,8 @@ def test_over_tls_the_arrival_is_seen_and_a_wrong_certificate_is_said() -> None:
         (strict,) = Watch(f"rediss://{HERE}:{redis.port}").slots(1)
         (loose,) = Watch(f"rediss://{HERE}:{redis.port}?ssl_cert_reqs=none").slots(1)
         (plain,) = Watch(f"redis://{HERE}:{redis.port}").slots(1)
+        (lost,) = Watch(f"rediss://{HERE}:{redis.port}?ssl_ca_certs=/no/such/file").slots(1)
+    assert lost.failures == {"configuration": 1.0}
     assert last.up, last.because
     assert last.method == {"kernel timestamps": 1.0}
     assert (last.connect_seconds or {})["tls"] > 0

@@ -26,8 +26,10 @@ from tests.lab.database import DatabaseEpisode
 from tests.lab.episode import Episode, Record
 from tests.lab.logs import LogEpisode
 from tests.lab.places import REPOSITORY, Stopped
+from tests.lab.redis_stage import RedisEpisode
 from tests.lab.scenario import Scenario, Selection, load
 from tests.lab.score import score, usable
+from tests.lab.staged import Staged
 from tests.lab.witness import Witness
 
 RESULTS = Path("lab-results")
@@ -39,6 +41,13 @@ AT_ONCE = 16
 MOST_SECONDS = 6 * 3600.0
 #: A run that the host spoilt, or that did not come about, is made again so often.
 TRIES = 3
+
+
+def _kind(cell: Scenario) -> type[Episode | Staged]:
+    """What runs the cells of a scenario."""
+    if cell.redis:
+        return RedisEpisode
+    return DatabaseEpisode if cell.database else LogEpisode if cell.logs else Episode
 
 
 class Lab:
@@ -87,7 +96,7 @@ class Lab:
         """The cells of one run, with the runs that had to be made again."""
         kept: list[Record] = []
         for _ in range(TRIES):
-            kind = DatabaseEpisode if cells[0].database else LogEpisode if cells[0].logs else Episode
+            kind = _kind(cells[0])
             episode = kind(cells, number, self.cores, self.witness, self.stop)
             records = episode.records
             try:

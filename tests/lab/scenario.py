@@ -25,7 +25,8 @@ agents at once, one for each access that a user may give it, and each is a cell:
 | inside | runs inside the app's container, and has that role |
 
 `expect` holds for all of them; `expect_by.ACCESS` says where it differs. What an agent without a role cannot be asked is
-`silent` for it by itself.
+`silent` for it by itself. A scenario with a `redis` (`redis_stage.py`) has a real Redis, an app of `redis_client.py`, and the first and the last
+of these accesses: the last one has its address in redis.targets.
 
 A scenario with `logs` has an app that logs, what it logs to, and an agent beside it (`logs.py`); the app runs from the
 beginning, and the timeline changes what holds its entries up.
@@ -45,9 +46,9 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from agent.rules import BY_ID, RULES
 from probes.postgres.probe import PostgresReading
 from probes.postgres.server import PostgresServerReading
-from probes.redis.probe import RedisReading
-from tests.lab import clients, loads, log_clients
-from tests.lab.timeline import STRICT, Database, Logs, Step
+from probes.redis.reading import RedisReading
+from tests.lab import clients, loads, log_clients, redis_client
+from tests.lab.timeline import STRICT, Database, Logs, RedisPlace, Step
 
 DIRECTORY = Path(__file__).with_name("scenarios")
 Expectation = Literal["present", "eases", "lasting", "absent", "unknown", "silent", "either"]
@@ -58,6 +59,8 @@ DUE = frozenset({"present", "eases", "lasting"})
 NAMES = tuple(rule.id for rule in RULES)
 Access = Literal["network", "processes", "role", "inside"]
 ACCESSES: tuple[Access, ...] = ("network", "processes", "role", "inside")
+#: Of a Redis: a sidecar without its address, and an agent inside the app's container that has it.
+REDIS_ACCESSES: tuple[Access, ...] = ("network", "inside")
 #: What only an agent with a role in the database reads.
 ROLE_READINGS = frozenset({PostgresReading, PostgresServerReading, RedisReading})
 DATABASE_CORES = 0.3
@@ -88,6 +91,7 @@ class Scenario(BaseModel):
     expect: dict[str, Expectation] = {}
     expect_by: dict[Access, dict[str, Expectation]] = {}
     database: Database | None = None
+    redis: RedisPlace | None = None
     logs: Logs | None = None
     access: Access | Literal[""] = ""
     cores: float | None = Field(default=None, gt=0, le=2)
@@ -109,8 +113,9 @@ class Scenario(BaseModel):
         faults += [fault for step in self.timeline for fault in self._faults_of(step)]
         if self.agent == "sidecar" and self.environment != "plain":
             faults.append(f"agent: sidecar needs environment plain, not {self.environment}")
-        if (self.database is None) == bool(self.access) or (self.database and self.environment != "plain"):
-            faults.append("database: needs environment plain, and every cell of it an access")
+        served = self.database or self.redis
+        if (served is None) == bool(self.access) or (served and self.environment != "plain"):
+            faults.append("database, redis: need environment plain, and every cell of them an access")
         if self.logs is not None:
             faults += self._faults_of_logs(self.logs)
         words = [*self.expect.values(), *(word for each in self.expect_by.values() for word in each.values())]
@@ -121,11 +126,17 @@ class Scenario(BaseModel):
         return self
 
     def _faults_of(self, step: Step) -> Iterator[str]:
-        kinds = tuple(clients.CLIENTS) if self.database else () if self.logs else loads.KINDS
+        kinds: tuple[str, ...] = loads.KINDS
+        if self.database or self.redis or self.logs:
+            kinds = tuple(clients.CLIENTS) if self.database else tuple(redis_client.QUESTIONS) if self.redis else ()
         if step.app and step.app.split()[0] not in kinds:
             yield f"timeline: app {step.app!r}; allowed: {', '.join(kinds)}"
-        if self.database is None and (step.lock or step.server_quota or step.crowd):
-            yield "timeline: lock, server_quota and crowd need a [database]"
+        if self.database is None and (step.lock or step.crowd):
+            yield "timeline: lock and crowd need a [database]"
+        if self.database is None and self.redis is None and step.server_quota:
+            yield "timeline: server_quota needs a [database] or a [redis]"
+        if self.redis is None and step.hold:
+            yield "timeline: hold needs a [redis]"
         if self.logs is None and (step.service or step.reader is not None or step.signal):
             yield "timeline: service, reader and signal need [logs]"
         if step.inner_quota is not None and self.environment != "guest":
@@ -166,8 +177,8 @@ class Scenario(BaseModel):
 
     def cores_from(self, index: int) -> float:
         """The most CPU that any step from this one on can use."""
-        if self.database is not None or self.logs is not None:
-            return self.cores or (DATABASE_CORES if self.database else LOG_CORES)
+        if self.database or self.redis or self.logs:
+            return self.cores or (LOG_CORES if self.logs else DATABASE_CORES)
         most = 0.0
         quota, inner, app, neighbours = 1.0, 1.0, 0.0, 0
         for at, step in enumerate(self.timeline):
@@ -214,6 +225,9 @@ def _cells(path: Path) -> Iterator[Scenario]:
     each: dict[str, list[Any]] = raw.pop("each", {})
     if "database" in raw:
         each["access"] = list(ACCESSES)
+        raw["access"] = "$access"
+    if "redis" in raw:
+        each["access"] = list(REDIS_ACCESSES)
         raw["access"] = "$access"
     combinations: list[dict[str, Any]] = [{}]
     shown: list[str] = []

@@ -25,6 +25,15 @@ class Database(BaseModel):
     """max_connections."""
 
 
+class RedisPlace(BaseModel):
+    """The Redis, and the way there."""
+
+    model_config = STRICT
+
+    round_trip: float = Field(default=0.0, ge=0, lt=5)
+    """Seconds that a TCP proxy adds."""
+
+
 class Logs(BaseModel):
     """The app that logs, and where it runs."""
 
@@ -77,6 +86,8 @@ class Step(BaseModel):
     """Another session holds the row 1, or the table, until lift."""
     server_quota: float | Literal["none"] | None = None
     """Cores for the database server."""
+    hold: float = Field(default=0, ge=0, le=4)
+    """Until lift a script of another client holds the Redis for so many seconds, with as long a pause between two."""
     crowd: int = Field(default=0, ge=0, le=500)
     """Connections of another app that stand idle until lift."""
     service: dict[Literal["delay", "fail", "quota", "hang"], float] = {}

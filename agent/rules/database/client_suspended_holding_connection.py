@@ -6,6 +6,8 @@ rows" (docs/evidence/measured-facts.md).  The agent's own round trips show it: t
 
 from __future__ import annotations
 
+from functools import reduce
+
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules import raising, targets
@@ -15,7 +17,7 @@ from agent.views import connections, place
 from agent.views.round_trips import asked, round_trips
 from probes.postgres.probe import PostgresReading
 from probes.reading import Code
-from probes.redis.probe import RedisReading
+from probes.redis.reading import RedisReading
 
 SPAN = 60.0
 SHARE = Threshold(
@@ -46,9 +48,8 @@ SURE = measured(2, 2, mended=1, note="once it was still said 80 s after the stal
 
 def _judge(history: History) -> Judgement:
     # A PING is too short to clear anybody: what a database's longer questions say goes first.
-    return targets.either(
-        targets.worst(history, PostgresReading, _target), targets.worst(history, RedisReading, _target)
-    )
+    found = [targets.worst(history, kind, _target) for kind in (PostgresReading, RedisReading) if history.targets(kind)]
+    return reduce(targets.either, found) if found else Unknown("no server has been asked yet", code=Code.NOT_YET)
 
 
 def _target(history: History, target: str) -> Judgement:

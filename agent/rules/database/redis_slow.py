@@ -19,7 +19,7 @@ from agent.views.connections import called
 from agent.views.round_trips import round_trips
 from agent.views.stalled import OTHER_SIDE, SERVER
 from probes.reading import Code
-from probes.redis.probe import RedisReading
+from probes.redis.reading import RedisReading
 
 SPAN = 60.0
 HELD = Threshold(
@@ -37,6 +37,8 @@ FEW = Threshold(
     "late PINGs, for Redis to be cleared, less than", 0.1, "ratio", "as many as the commands that would convict it"
 )
 SLOTS = Threshold("slots with an answer, at least", 3, "", "one may meet a single long command")
+#: Judged are so many slots: they come twice as often while there is a finding, so it goes within a minute.
+LATEST = 6
 SURE = not_measured(0.9, "the runs of the lab are few; the tests have real slow commands, scripts and stopped servers")
 
 
@@ -45,7 +47,7 @@ def _judge(history: History) -> Judgement:
 
 
 def _target(history: History, target: str) -> Judgement:
-    readings = [r for r in history.window(RedisReading, SPAN, target) if r.up]
+    readings = [r for r in history.window(RedisReading, SPAN, target) if r.up][-LATEST:]
     answers = sorted(answer for r in readings for answer in r.answers)
     if len(readings) < SLOTS.value or not answers:
         return Unknown(
@@ -55,11 +57,11 @@ def _target(history: History, target: str) -> Judgement:
         )
     late = sum(answer >= answers[0] + LATE.value for answer in answers) / len(answers)
     held = _mean([r.standstill_ratio for r in readings])
-    trip = round_trips(history, SPAN, target)["short"]
+    trip = round_trips(history, SPAN, target, LATEST)["short"]
     usual, most = median(answers), answers[ceil(0.95 * len(answers)) - 1]
     text = (
         f"{called(history, target)} answered {len(answers)} PINGs in {1e3 * usual:.1f} ms (p50) and {1e3 * most:.1f} ms (p95), "
-        f"of which the server {1e3 * trip.server:.1f}"
+        f"of which the way takes {1e3 * min(usual, trip.network):.1f}"
     )
     counted = "" if held is None else f"; by its own count commands of over 10 ms and forks take {held:.1%} of its time"
     evidence = [Evidence(f"{text}{counted}", usual, "seconds"), *_memory(readings[-1])]

@@ -7,7 +7,7 @@ from agent.rules.confidence import not_measured
 from agent.rules.database import unanswered
 from agent.rules.rule import Judgement, Rule
 from agent.views.stalled import OTHER_SIDE
-from probes.redis.probe import RedisReading
+from probes.redis.reading import RedisReading
 
 SURE = not_measured(0.9, "no run of the lab stops a Redis; the tests do, with a real one")
 

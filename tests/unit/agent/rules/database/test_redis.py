@@ -14,7 +14,7 @@ from agent.rules.rule import Absent, Judgement, Present, Unknown
 from agent.views import connections
 from agent.views.stalled import OTHER_SIDE, OWN_PACE, stalled
 from probes.reading import Code, Reading, Unseen
-from probes.redis.probe import RedisReading
+from probes.redis.reading import RedisReading
 from probes.sockets.services import DEFAULT_PORTS, SERVICES
 from probes.store.round_trip import PARTS
 from tests.unit.agent.rules.database.test_database import sample, told
@@ -129,7 +129,7 @@ def test_innocent_with_a_number() -> None:
     judgement = judge("redis_slow", *(redis(),) * 4)
     assert isinstance(judgement, Absent)
     assert "Redis 'cache' answered 20 PINGs in 0.3 ms (p50)" in judgement.because
-    assert "of which the server 0.2" in judgement.because
+    assert "of which the way takes 0.1" in judgement.because
 
 
 def test_guilty_with_the_names_of_the_commands() -> None:
