@@ -45,7 +45,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from agent.rules import BY_ID, RULES
 from probes.postgres.probe import PostgresReading
 from probes.postgres.server import PostgresServerReading
-from tests.lab import clients, loads, log_clients
+from tests.lab import clients, go_app, loads, log_clients
 from tests.lab.timeline import STRICT, Database, Logs, Step
 
 DIRECTORY = Path(__file__).with_name("scenarios")
@@ -106,6 +106,8 @@ class Scenario(BaseModel):
         if marks not in (["onset", "end"], ["onset", "lift", "end"]):
             faults.append(f"timeline: marks are {marks}; allowed: onset, (lift,) end")
         faults += [fault for step in self.timeline for fault in self._faults_of(step)]
+        if self.environment != "plain" and any(step.app.partition(" ")[0] in go_app.KINDS for step in self.timeline):
+            faults.append(f"timeline: an app in Go needs environment plain, not {self.environment}")
         if self.agent == "sidecar" and self.environment != "plain":
             faults.append(f"agent: sidecar needs environment plain, not {self.environment}")
         if (self.database is None) == bool(self.access) or (self.database and self.environment != "plain"):
@@ -120,7 +122,7 @@ class Scenario(BaseModel):
         return self
 
     def _faults_of(self, step: Step) -> Iterator[str]:
-        kinds = tuple(clients.CLIENTS) if self.database else () if self.logs else loads.KINDS
+        kinds = tuple(clients.CLIENTS) if self.database else () if self.logs else (*loads.KINDS, *go_app.KINDS)
         if step.app and step.app.split()[0] not in kinds:
             yield f"timeline: app {step.app!r}; allowed: {', '.join(kinds)}"
         if self.database is None and (step.lock or step.server_quota or step.crowd):
@@ -187,6 +189,8 @@ class Scenario(BaseModel):
 def demand(app: str) -> float:
     """Cores that a load would use without any limit."""
     kind, *options = app.split()
+    if kind in go_app.KINDS:
+        return go_app.demand(options)
     if kind == "sparse":
         given = dict(zip(options[::2], map(float, options[1::2]), strict=True))
         return given["--burn-ms"] / given["--every-ms"]
