@@ -123,6 +123,10 @@ def _executed(directory: str) -> tuple[Runtime, str, Unseen | None]:
         if runtime in ("python", "ruby"):
             found = re.search(r"\d\.\d+t?$", name)
             version = found[0] if found else ""
+        if runtime == "other":
+            with suppress(ValueError):
+                read_build(f"{directory}/exe")
+                return "go", "", None
         if runtime in ("other", "dotnet"):
             maps = read_bytes(f"{directory}/maps", MOST_MAPS_BYTES)
             for each, library in _LIBRARIES:
