@@ -14,7 +14,7 @@ from probes.app.runtime import Fit, RuntimeReading
 from probes.host.cgroup import CgroupReading
 from probes.host.platform import PlatformReading
 from probes.reading import Code
-from probes.rights import ITS_FILES
+from probes.rights import ITS_DESCRIPTORS
 
 #: A look at the runtimes is made once a minute; an older one is of processes that may be gone.
 LATEST_SECONDS = 200.0
@@ -79,7 +79,7 @@ def of_app(history: History) -> AppFit | Missing | None:
     limits = history.latest(CgroupReading, group) if group is not None else None
     if group is None or limits is None:
         why = "the control group of the app is not seen, and so its CPU limit is not known"
-        return Missing(why, f"run inside the app's container, or as {ITS_FILES}", Code.UNREACHABLE)
+        return Missing(why, f"run inside the app's container, or as {ITS_DESCRIPTORS}", Code.UNREACHABLE)
     limit = cpu_limit(history, group)
     if limit is None:
         return _no_limit(history, limits)
@@ -105,7 +105,7 @@ def _no_limit(history: History, limits: CgroupReading) -> Missing | None:
     platform = history.latest(PlatformReading)
     for unseen in (limits.unseen.get("cpu_limit_cores"), platform.unseen.get("cpu_limit_cores") if platform else None):
         if unseen is not None and unseen.code is not Code.ABSENT:
-            return Missing(unseen, "look at the limit that the platform sets", unseen.code)
+            return Missing(unseen, "check the limit that the platform sets", unseen.code)
     return None
 
 
@@ -117,6 +117,6 @@ def _unknown(fits: Mapping[str, Fit], numbers: list[int | None]) -> Missing | No
     for (name, fit), number in zip(fits.items(), numbers, strict=True):
         if number is None and fit.belief.because is not None:
             because = fit.belief.because
-            remedy = f"run the agent as {ITS_FILES}" if because.code is Code.NOT_PERMITTED else ""
+            remedy = f"run the agent as {ITS_DESCRIPTORS}" if because.code is Code.NOT_PERMITTED else ""
             return Missing(f"how many CPUs {name} counts is not known: {because}", remedy, because.code)
     return None

@@ -32,7 +32,7 @@ from probes.host.cgroup_mounts import Places, locate
 from probes.kernel_files import read_start, read_text, why
 from probes.reading import Code, NoData, Reading, Unseen, gauge
 from probes.registration import Context, Planned, Registration
-from probes.rights import ITS_FILES
+from probes.rights import ITS_DESCRIPTORS
 
 EVERY_SECONDS = 60.0
 #: Siblings that are looked at.
@@ -204,7 +204,7 @@ def _fields(fits: Mapping[str, Fit]) -> dict[str, Any]:
     }
     reworded = unseen
     if unseen.code is Code.NOT_PERMITTED:
-        reworded = unseen.reworded(f"{unseen}: run as {ITS_FILES}")
+        reworded = unseen.reworded(f"{unseen}: run as {ITS_DESCRIPTORS}")
     missing = {name: reworded for name, by in values.items() if not by}
     return {**{name: by or None for name, by in values.items()}, "unseen": missing}
 

@@ -33,8 +33,8 @@ from probes.reading import Code
 
 SPAN = 60.0
 UNUSED = Threshold(
-    "part of the CPU limit that cannot be used, at least", 0.15, "ratio",
-    "1.2 cores for one CPU; a tenth above a whole number is room for what the runtime does beside the app's code",
+    "part of the CPU limit that cannot be used, at least", 0.1, "ratio",
+    "4.5 cores for four CPUs; less above a whole number is room for what the runtime does beside the app's code",
 )  # fmt: skip
 FULL = Threshold(
     "ready threads for each CPU that can be used, at least", 0.85, "ratio", "whatever else there is to do then waits"
@@ -191,7 +191,7 @@ RULE = Rule(
     title="A part of the CPU limit cannot be used",
     meaning=(
         "A runtime counts whole CPUs, once: of a limit of 1.94 cores automaxprocs makes GOMAXPROCS=1, and Node, Python and Ruby run their code on one "
-        "thread of each process. What is above that is paid for and idle, while average use looks low and no autoscaler adds anything."
+        "thread of each process. What is above that is paid for and idle, while average use is low and no autoscaler adds anything."
     ),
     disproof="the app's container uses more cores than its runtime counts (top, or rate of cpu.stat usage_usec)",
     needs=(ProcessesReading,),
