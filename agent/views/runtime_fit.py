@@ -25,7 +25,8 @@ _TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class AppFit:
-    """Of all processes of the app that are watched.  ``usable`` and ``at_once`` add up; ``None``: no number bounds them.
+    """Of all processes of the app that are watched.  ``usable`` and ``at_once`` add up, and no more run at once than there are CPUs; ``None``:
+    no number bounds them.
 
     ``unknown`` says which process makes a number unknown, and why; then neither may be believed.
     """
@@ -94,8 +95,9 @@ def of_app(history: History) -> AppFit | Missing | None:
         return Missing("no process of the app could be examined", "", Code.UNREACHABLE)
     usable = [fit.belief.usable and fit.belief.usable * fit.workers for fit in fits.values()]
     at_once = [fit.belief.at_once and fit.belief.at_once * fit.workers for fit in fits.values()]
+    mask = readings[-1].allowed_cpus
     return AppFit(
-        limit, group, min(limit.cores, readings[-1].allowed_cpus or limit.cores), fits, _sum(usable), _sum(at_once),
+        limit, group, min(limit.cores, mask or limit.cores), fits, _sum(usable), _sum(at_once, mask),
         _unknown(fits, usable), _unknown(fits, at_once),
     )  # fmt: skip
 
@@ -109,8 +111,9 @@ def _no_limit(history: History, limits: CgroupReading) -> Missing | None:
     return None
 
 
-def _sum(numbers: list[int | None]) -> int | None:
-    return None if None in numbers else sum(number or 0 for number in numbers)
+def _sum(numbers: list[int | None], most: float | None = None) -> int | None:
+    found = sum(number or 0 for number in numbers)
+    return None if None in numbers else min(found, int(most)) if most else found
 
 
 def _unknown(fits: Mapping[str, Fit], numbers: list[int | None]) -> Missing | None:

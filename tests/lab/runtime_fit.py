@@ -94,10 +94,9 @@ def _cell(case: Case) -> Iterator[str]:
         found = {each["rule"]: each for each in report["findings"]}
         said = ", ".join(_said(found[rule]) for rule in RULES if rule in found) or "nothing"
         yield _row(_name(case), measured, said)
-        first = next(
-            (each for each in report["findings"] if each["explained_by"] is None and each["severity"] != "info"), None
-        )
-        if first is None or first["rule"] not in RULES:
+        causes = (each for each in report["findings"] if each["explained_by"] is None and each["severity"] != "info")
+        first = next((each for each in causes if each["rule"] in RULES), None)
+        if first is None:
             return
         done, options = _follow(first["advice"]["changes"], group, case.options)
         if not done:
@@ -137,9 +136,10 @@ def _said(finding: dict[str, Any]) -> str:
 def _follow(changes: Sequence[str], group: CpuGroup, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """Do what is advised first: (the line, the program's options from now on); blank where it is neither a limit nor a setting."""
     for line in changes:
-        if limit := re.match(r"echo (\d+) > /sys/fs/cgroup/cpu/", line):
-            group.set_quota(int(limit[1]) / 100_000)
-            return f"cpu.cfs_quota_us = {limit[1]}", options
+        if limit := re.match(r"docker update --cpus ([\d.]+)|echo (\d+) > /sys/fs/cgroup/cpu/", line):
+            cores = float(limit[1] or int(limit[2]) / 100_000)
+            group.set_quota(cores)
+            return f"a limit of {cores:g}", options
         if procs := re.match(r"GOMAXPROCS=(\d+)", line):
             rest = options[2:] if options[:1] == (go_app.PROCS,) else options
             return procs[0], (go_app.PROCS, procs[1], *rest)
