@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,7 +119,9 @@ class RuntimeProbe:
                 belief = believed(known.program, quota, version, mask, machine)
                 if not belief.follows and belief.how is not None:
                     belief = believed(known.program, known.quota, version, mask, machine)
-                alike.setdefault(stat.name, set()).update(self._alike(pid, directory, known.group))
+                alike.setdefault(stat.name, set()).update(
+                    self._alike(pid, directory, known.group, alike.get(stat.name, ()))
+                )
                 named.setdefault(stat.name, []).append(Fit(known.program, belief, 0))
         if not named:
             raise NoData(ENDED)
@@ -154,10 +156,10 @@ class RuntimeProbe:
             reason = why(error)
             return reason.reworded(f"its CPU limit cannot be read ({reason})")
 
-    def _alike(self, pid: int, directory: str, group: str) -> set[int]:
-        """This process, and those of its name and group that have the same parent or are its children."""
+    def _alike(self, pid: int, directory: str, group: str, known: Collection[int]) -> set[int]:
+        """This process, and those of its name and group that have the same parent or are its children; of one that is ``known`` the children."""
         found, name = {pid}, read_name(directory)
-        for parent in (pid, read_parent(directory)):
+        for parent in (pid,) if pid in known else (pid, read_parent(directory)):
             with suppress(OSError, ValueError):
                 children = read_start(f"{self._root}/proc/{parent}/task/{parent}/children").split()
                 for child in children[:MOST_ALIKE]:

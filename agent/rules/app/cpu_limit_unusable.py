@@ -49,6 +49,10 @@ MORE = Threshold(
     "use of the CPU limit that contradicts the runtime's number, above it by", 0.15, "ratio",
     "garbage collection and system calls take some percent (docs/evidence/runtime-fit.md)",
 )  # fmt: skip
+HELPERS = Threshold(
+    "or, of a runtime of one thread, use of the rest of the limit, above", 0.5, "ratio",
+    "helpers that collect garbage or compress use some of it; workers use all of it",
+)  # fmt: skip
 LOOKS = Threshold("readings that are judged, at least", 3, "", "fewer are a moment")
 TAKEN = Threshold(
     "time in which the CPU is taken away, at most", 0.05, "ratio", "with more the CPU findings are the cause"
@@ -94,19 +98,21 @@ def _judge(history: History) -> Judgement:
     if held is not None and held.share >= cpu_quota_throttled.SHARE.value:
         why = f"the app meets its limit of {fit.limit}: it is held {held.share:.0%} of the time"
         return Absent(why, (Evidence(why, held.share, "ratio"),))
-    if used is not None and used > fit.usable * (1 + MORE.value):
+    one_thread = all(each.belief.how is How.ONE_THREAD for each in fit.fits.values())
+    room = HELPERS.value * unused if one_thread else MORE.value * fit.usable
+    if used is not None and used > fit.usable + room:
         why = f"the app uses {used:.2f} cores of its limit of {fit.limit}: more than the {fit.usable} that its runtime counts"
         return Absent(why, (Evidence(why, used, "cores"),))
     full = used is not None and _is_full(history, fit, used)
-    if not full and all(each.belief.how is How.ONE_THREAD for each in fit.fits.values()):
+    if not full and one_thread:
         why = f"{fit.how(name)}, and that is not used up" + ("" if used is None else f": the app uses {used:.2f} cores")
         return Absent(why, (Evidence(why, used, "cores"),))
-    return _present(history, fit, unused, used if full else None)
+    return _present(history, fit, min(unused, fit.cores - (used or 0.0)) if full else unused, used if full else None)
 
 
 def _is_full(history: History, fit: AppFit, used: float) -> bool:
     """Whether the CPUs that can be used are used up, in a crowd too; of one thread alone that one must be."""
-    usable, harm = fit.usable or 1, stalled(history, SPAN)
+    usable, harm = fit.usable or 1, stalled(history)
     readings = [each for each in history.window(ProcessesReading, SPAN) if each.cpu_cores and each.busiest_thread_ratio]
     if len(readings) < LOOKS.value or used < RUNS.value * usable or harm.whose != THE_APP:
         return False
@@ -195,7 +201,7 @@ RULE = Rule(
     ),
     disproof="the app's container uses more cores than its runtime counts (top, or rate of cpu.stat usage_usec)",
     needs=(ProcessesReading,),
-    thresholds=(UNUSED, FULL, RUNS, MORE, LOOKS, TAKEN, AUTOSCALER_MARGIN),
+    thresholds=(UNUSED, FULL, RUNS, MORE, HELPERS, LOOKS, TAKEN, AUTOSCALER_MARGIN),
     confidences=(SET, ONE),
     span_seconds=SPAN,
     judge=_judge,

@@ -88,6 +88,9 @@ FULL: dict[str, Any] = {"used": 0.99}
         pytest.param(scene(1.94, fit(counts={"GOMAXPROCS": 1}), **FULL), "warning", id="a setting"),
         pytest.param(scene(2.0, fit("node", 2.0), **FULL), "warning", id="one event loop beside two cores"),
         pytest.param(
+            scene(2.0, fit("node", 2.0), used=1.3, ran=1.0), "warning", id="and threads that collect its garbage"
+        ),
+        pytest.param(
             scene(2.0, fit("python", 2.0, version="3.11"), used=0.95, ran=0.4),
             "warning",
             id="threads of one interpreter",
