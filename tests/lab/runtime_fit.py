@@ -32,7 +32,7 @@ NAME = "fit-lab"
 WATCHED_SECONDS, AGAIN_SECONDS, WARM_SECONDS, START_SECONDS = 14, 10, 2.0, 60.0
 LIMITS = (0.5, 1.0, 1.2, 1.5, 1.94, 2.0)
 RULES = ("cpu_limit_unusable", "runtime_oversubscribed", "cpu_quota_throttled")
-FULL, BURSTS = ("--workers", "4"), ("--workers", "4", "--burst-ms", "40", "--every-ms", "310")
+FULL, BURSTS = ("--workers", "4"), ("--workers", "4", "--burst-ms", "50", "--every-ms", "370")
 
 
 class Case(NamedTuple):
@@ -179,8 +179,8 @@ HEAD = """# Whole CPUs and limits with a fraction
 
 Written by `python -m tests.lab.runtime_fit` (as root, on a quiet machine with two cores and cgroup v1). A stream processor in Go, built twice
 from one source (`tests/lab/pipeline`): as the installed version of Go counts by itself (1.25 and later: the limit rounded up, at least 2, at most
-the machine's CPUs), and with go.uber.org/automaxprocs linked (rounded down, at least 1). Four goroutines compute all the time, or in bursts of 160 ms of CPU each
-310 ms. *Held* is throttled time per second, summed over CPUs; *p99* is until a short request beside the pipeline was answered. Findings are those of `stallscope doctor`
+the machine's CPUs), and with go.uber.org/automaxprocs linked (rounded down, at least 1). Four goroutines compute all the time, or in bursts of 200 ms of CPU each
+370 ms. *Held* is throttled time per second, summed over CPUs; *p99* is until a short request beside the pipeline was answered. Findings are those of `stallscope doctor`
 from outside the program's group. A row that begins with ... is the program started again after the first change that the finding above it advises.
 
 The cliff: with GOMAXPROCS=1 all limits from 1 to 1.94 cores do the same work, and use stays below what an autoscaler would react to.
