@@ -37,7 +37,10 @@ UNUSED = Threshold(
     "4.5 cores for four CPUs; less above a whole number is room for what the runtime does beside the app's code",
 )  # fmt: skip
 FULL = Threshold(
-    "ready threads for each CPU that can be used, at least", 0.85, "ratio", "whatever else there is to do then waits"
+    "ready threads for each CPU that can be used, less what is taken away, at least",
+    0.85,
+    "ratio",
+    "whatever else there is to do then waits",
 )
 RUNS = Threshold(
     "use of the CPUs that can be used, at least",
@@ -54,9 +57,6 @@ HELPERS = Threshold(
     "helpers that collect garbage or compress use some of it; workers use all of it",
 )  # fmt: skip
 LOOKS = Threshold("readings that are judged, at least", 3, "", "fewer are a moment")
-TAKEN = Threshold(
-    "time in which the CPU is taken away, at most", 0.05, "ratio", "with more the CPU findings are the cause"
-)
 #: What the recommender of Kubernetes' vertical autoscaler adds to the use that it sees (recommendation-margin-fraction).
 AUTOSCALER_MARGIN = Threshold(
     "what a vertical autoscaler adds to the use that it sees", 0.15, "ratio",
@@ -116,12 +116,12 @@ def _is_full(history: History, fit: AppFit, used: float) -> bool:
     readings = [each for each in history.window(ProcessesReading, SPAN) if each.cpu_cores and each.busiest_thread_ratio]
     if len(readings) < LOOKS.value or used < RUNS.value * usable or harm.whose != THE_APP:
         return False
-    if taken_from_app(history, SPAN, crowd=False) > TAKEN.value:
-        return False
     if usable == 1 and fit.main[1].belief.how is How.ONE_THREAD:
-        return fmean(map(_busiest, readings)) >= FULL.value
-    ready = sum(number for part, number in harm.groups[THREADS].items() if part != QUOTA)
-    return ready >= FULL.value * usable
+        ready = fmean(map(_busiest, readings))
+    else:
+        ready = sum(number for part, number in harm.groups[THREADS].items() if part != QUOTA)
+    # While the host or nobody known takes the CPU a thread is ready for longer than its work lasts.
+    return min(1.0, ready / usable) - taken_from_app(history, SPAN, crowd=False) >= FULL.value
 
 
 def _busiest(reading: ProcessesReading) -> float:
@@ -201,7 +201,7 @@ RULE = Rule(
     ),
     disproof="the app's container uses more cores than its runtime counts (top, or rate of cpu.stat usage_usec)",
     needs=(ProcessesReading,),
-    thresholds=(UNUSED, FULL, RUNS, MORE, HELPERS, LOOKS, TAKEN, AUTOSCALER_MARGIN),
+    thresholds=(UNUSED, FULL, RUNS, MORE, HELPERS, LOOKS, AUTOSCALER_MARGIN),
     confidences=(SET, ONE),
     span_seconds=SPAN,
     judge=_judge,
