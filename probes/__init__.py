@@ -22,6 +22,7 @@ REGISTERED: tuple[Registration, ...] = load(
     "app.pool",
     "app.processes",
     "app.app_cgroup",
+    "app.runtime",
     "logs.registration",
     "hooks.probe",
 )

@@ -27,19 +27,36 @@ _POD = re.compile(r"[/-]pod[0-9a-f]")
 
 def raise_cpu(history: History, target: str = "", path: str | None = None) -> tuple[str, ...]:
     """How to raise the CPU limit of this group, or the lowest of this target's, to more than it is now."""
-    limit, here = cpu_limit(history, target, path), platform_here(history)
-    present, lines = configured_cpus(history, target, path), here.cpu
-    if limit is not None and limit.above:
-        pod = [ABOVE_POD] if here is PLATFORMS["kubernetes"] and _POD.search(limit.path) else []
-        unit = [ABOVE_UNIT] if _UNIT.search(limit.path) else []
-        here, present, lines = PLATFORMS["none"], limit.cores, (*pod, *unit, *PLATFORMS["none"].cpu)
-    elif here is PLATFORMS["systemd"] and limit is not None and _INSIDE_UNIT.search(limit.path):
-        lines = PLATFORMS["none"].cpu
+    limit, here, lines = _cpu_lines(history, target, path)
+    present = limit.cores if limit is not None and limit.above else configured_cpus(history, target, path)
     wanted = next_cpus(here, present, _machine_cpus(history))
     if wanted is None and present:
         whole = f"a limit of {present:g} CPUs is all that this machine has: remove it, or take a larger machine"
         return (here.top or whole,)
     return _fill(history, here, lines, limit, wanted)
+
+
+def set_cpu(history: History, cpus: int, target: str = "") -> tuple[str, ...]:
+    """How to set this target's lowest CPU limit to so many CPUs, or to what the platform takes next above; none where the machine has fewer."""
+    limit, here, lines = _cpu_lines(history, target)
+    wanted = next((size.cpus for size in here.sizes if size.cpus >= cpus), None if here.sizes else float(cpus))
+    machine = None if here.sizes else _machine_cpus(history)
+    return () if wanted is None or (machine and wanted > machine) else _fill(history, here, lines, limit, wanted)
+
+
+def _cpu_lines(
+    history: History, target: str = "", path: str | None = None
+) -> tuple[CpuLimit | None, Platform, tuple[Line, ...]]:
+    """(the limit, who takes another value for it, in which lines)."""
+    limit, here = cpu_limit(history, target, path), platform_here(history)
+    lines = here.cpu
+    if limit is not None and limit.above:
+        pod = [ABOVE_POD] if here is PLATFORMS["kubernetes"] and _POD.search(limit.path) else []
+        unit = [ABOVE_UNIT] if _UNIT.search(limit.path) else []
+        here, lines = PLATFORMS["none"], (*pod, *unit, *PLATFORMS["none"].cpu)
+    elif here is PLATFORMS["systemd"] and limit is not None and _INSIDE_UNIT.search(limit.path):
+        lines = PLATFORMS["none"].cpu
+    return limit, here, lines
 
 
 def share_of_cpu(history: History) -> tuple[str, ...]:

@@ -74,6 +74,8 @@ class Throttling:
     ran: float = 0.0
     path: str | None = None
     """The group that was throttled most, of the own one and those above it; ``None`` where none was."""
+    threads: float = 1.0
+    """So many were ready at once in the periods that were throttled."""
 
 
 @once
@@ -101,13 +103,13 @@ def throttling(history: History, seconds: float, target: str = "") -> Throttling
         hit, ran = _grown(readings, "throttled_periods", path), _grown(readings, "periods", path)
         limit = next(((r.limit_cores or {}).get(path) for r in reversed(readings)), None)
         period = next(((r.period_seconds or {}).get(path) for r in reversed(readings)), None)
-        share = min(1.0, time)
+        share, threads = min(1.0, time), 1.0
         if limit and period and hit:
             inside = min(1.0, hit * period / wall)
             threads = max(1.0, time / inside + limit)
             share = min(share, max(0.0, inside * (1 - limit / threads)))
         if share >= worst.share:
-            worst = Throttling(share, time, hit, ran, path if hit else None)
+            worst = Throttling(share, time, hit, ran, path if hit else None, threads)
     return worst
 
 

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 from probes.kernel_files import read_start, whole
 from probes.labels import printable
 
-Runtime = Literal["python", "node", "go", "java", "other"]
+Runtime = Literal["python", "node", "go", "java", "dotnet", "ruby", "nginx", "other"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -32,7 +32,12 @@ _NAMES: tuple[tuple[Runtime, re.Pattern[str]], ...] = (
     ("python", re.compile(r"python|pypy|gunicorn|uwsgi|uvicorn|celery")),
     ("node", re.compile(r"node(js)?$")),
     ("java", re.compile(r"java$")),
+    ("dotnet", re.compile(r"dotnet$")),
+    ("ruby", re.compile(r"ruby|puma")),
+    ("nginx", re.compile(r"nginx")),
 )
+#: After the name of a program whose file was replaced or removed (proc(5), exe).
+DELETED = " (deleted)"
 _GO_NOTE = re.compile(rb"\x04\0\0\0....\x04\0\0\0Go\0\0", re.DOTALL)
 
 
@@ -114,6 +119,11 @@ def read_stat(directory: str) -> Stat:
     return Stat(shown, state, _cpu_seconds(words, directory), threads, started, pages * _PAGE_BYTES)
 
 
+def read_parent(directory: str) -> int:
+    """The id of the process that made it, or that took it over."""
+    return _number(_stat(directory)[1][1], f"{directory}/stat")
+
+
 def _stat(directory: str) -> tuple[bytes, list[bytes]]:
     """The name, and the words after it: the state comes first."""
     text = read_start(f"{directory}/stat")
@@ -147,7 +157,7 @@ def guess_runtime(directory: str) -> Runtime:
     program, head = "", b""
     try:
         program = read_name(directory).decode("utf-8", "replace")
-        program = os.path.basename(os.readlink(f"{directory}/exe"))
+        program = os.path.basename(os.readlink(f"{directory}/exe").removesuffix(DELETED))
         head = read_start(f"{directory}/exe")
     except OSError:
         pass  # another user's

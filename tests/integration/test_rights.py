@@ -26,6 +26,7 @@ DAC_READ_SEARCH, SYS_PTRACE = 1 << 2, 1 << 19
 LOOK = """
 import asyncio, ctypes, json, os, struct, sys
 from pathlib import Path
+from probes.app.program import read_program
 from probes.app.search import Search, chosen
 from probes.host.cgroup import CgroupProbe
 from probes.logs.stdout import PipeProbe
@@ -44,6 +45,7 @@ assert libc.capset(head, rights) == 0, ctypes.get_errno()
 async def look():
     owners = await Search(Path("/")).search_on({inode})
     told = {"owners": list(owners.pids), "owners_remedy": owners.remedy, "owners_because": str(owners.because)}
+    told["environment"] = read_program(f"/proc/{pid}").unread is None
     told["named"] = pid in chosen(Path("/"), "sleep", None).pids
     for name, probe in (("pipe", PipeProbe(lambda: [pid])), ("cgroup", CgroupProbe("app", pid=str(pid)))):
         try:
@@ -105,7 +107,11 @@ def look(app: App, uid: int, gid: int, capabilities: int) -> dict[str, Any]:
 def test_what_a_right_opens(app: App, uid: int, gid: int, capabilities: int, descriptors: bool, group: bool) -> None:
     found = look(app, uid, gid, capabilities)
     assert found["named"], "a name is anybody's to read"
-    assert (found["owners"] == [app.pid], found["pipe"]) == (descriptors, descriptors)
+    assert (found["owners"] == [app.pid], found["pipe"], found["environment"]) == (
+        descriptors,
+        descriptors,
+        descriptors,
+    )
     assert found["cgroup"] == group
     remedies = [found[f"{name}_remedy"] for name in ("owners", "pipe") if not descriptors]
     remedies += [] if group else [found["cgroup_remedy"]]

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.lab import loads
+from tests.lab import go_app, loads
 from tests.lab.cores import HEAVY_CORES, Cores, Share
 from tests.lab.freezer import Freezer
 from tests.lab.places import PLACES, Heard, Place, Session, Stopped
@@ -227,6 +227,8 @@ class Episode:
         later = [s.at for s in self.scenario.timeline if s.at > step.at and s.app]
         until = later[0] if later else self.scenario.seconds + ANSWER_SECONDS
         kind, *options = step.app.split()
+        if kind in go_app.KINDS:
+            return go_app.command(kind, [*options, "--name", self._name], seconds=until - step.at)
         words = loads.command(kind, seconds=until - step.at, python=place.python, file=place.loads_file)
         return [*words, *options, "--name", self._name]
 

@@ -47,7 +47,7 @@ from agent.rules import BY_ID, RULES
 from probes.postgres.probe import PostgresReading
 from probes.postgres.server import PostgresServerReading
 from probes.redis.reading import RedisReading
-from tests.lab import clients, loads, log_clients, redis_client
+from tests.lab import clients, go_app, loads, log_clients, redis_client
 from tests.lab.timeline import STRICT, Database, Logs, RedisPlace, Step
 
 DIRECTORY = Path(__file__).with_name("scenarios")
@@ -111,6 +111,8 @@ class Scenario(BaseModel):
         if marks not in (["onset", "end"], ["onset", "lift", "end"]):
             faults.append(f"timeline: marks are {marks}; allowed: onset, (lift,) end")
         faults += [fault for step in self.timeline for fault in self._faults_of(step)]
+        if self.environment != "plain" and any(step.app.partition(" ")[0] in go_app.KINDS for step in self.timeline):
+            faults.append(f"timeline: an app in Go needs environment plain, not {self.environment}")
         if self.agent == "sidecar" and self.environment != "plain":
             faults.append(f"agent: sidecar needs environment plain, not {self.environment}")
         served = self.database or self.redis
@@ -126,7 +128,7 @@ class Scenario(BaseModel):
         return self
 
     def _faults_of(self, step: Step) -> Iterator[str]:
-        kinds: tuple[str, ...] = loads.KINDS
+        kinds: tuple[str, ...] = (*loads.KINDS, *go_app.KINDS)
         if self.database or self.redis or self.logs:
             kinds = tuple(clients.CLIENTS) if self.database else tuple(redis_client.QUESTIONS) if self.redis else ()
         if step.app and step.app.split()[0] not in kinds:
@@ -201,6 +203,8 @@ class Scenario(BaseModel):
 def demand(app: str) -> float:
     """Cores that a load would use without any limit."""
     kind, *options = app.split()
+    if kind in go_app.KINDS:
+        return go_app.demand(options)
     if kind == "sparse":
         given = dict(zip(options[::2], map(float, options[1::2]), strict=True))
         return given["--burn-ms"] / given["--every-ms"]

@@ -53,6 +53,8 @@ CULPRITS: Mapping[str, str] = {
     "client_suspended_holding_connection": "client suspended",
     "client_not_reading": "client does not read",
     "client_cpu_bound": "client computes",
+    "cpu_limit_unusable": "cores unusable",
+    "runtime_oversubscribed": "too many threads",
     "connections_held_by_app": "held by the app",
     "pool_saturated": "pool",
     "log_queue_in_memory": "log queue",

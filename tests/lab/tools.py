@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
-from tests.lab import Unavailable, builds, clients, debian, gvisor, log_clients, pgbouncer, redis
+from tests.lab import Unavailable, builds, clients, debian, go_app, gvisor, log_clients, pgbouncer, redis
 from tests.lab.postgres import has_statements, has_tls, installations
 
 RUNSC = "gvisor.dev/gvisor/runsc@v0.0.0-20260905035102-160fafc42237"
@@ -139,6 +139,7 @@ TEST_TOOLS: Tools = (
     ("pgbouncer", install_pgbouncer),
     ("redis", install_redis),
     ("promtool", install_promtool),
+    ("go app", go_app.prepare),
 )
 TOOLS: Tools = (
     *TEST_TOOLS,

@@ -4,4 +4,6 @@ from agent.rules.rule import load
 
 RULES = load(
     __name__,
+    "runtime_oversubscribed",
+    "cpu_limit_unusable",
 )

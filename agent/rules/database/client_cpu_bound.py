@@ -142,7 +142,7 @@ def _judge(history: History) -> Judgement:
         why = f"the app's CPU was taken away {taken:.0%} of the time: it is stopped rather than busy"
         return Absent(why, (Evidence(why, taken, "ratio"), *evidence))
     return Present("warning", CROWDED if work.waited is None or crowded else SURE, "the app", tuple(evidence), Advice(
-        ADVICE, (*BY_RUNTIME[work.runtime], *ALWAYS), "work on the app; more processes and threads use more memory",
+        ADVICE, (*BY_RUNTIME.get(work.runtime, BY_RUNTIME["other"]), *ALWAYS), "work on the app; more processes and threads use more memory",
         "a faster database, an index, a larger pool or another billing mode: the replies are here, and the CPU too",
     ))  # fmt: skip
 

@@ -1,0 +1,346 @@
+"""What the app's runtime can use of its CPU limit: too little, too much, as it should be, and what cannot be known."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.diagnosis import Engine
+from agent.report import AgentSelf
+from agent.rules import BY_ID
+from agent.rules.rule import Absent, Judgement, Present, Unknown
+from probes.app.cpu_count import believed
+from probes.app.processes import ProcessesReading
+from probes.app.procfs import Runtime
+from probes.app.program import Program
+from probes.app.runtime import Fit, RuntimeReading
+from probes.host.cgroup_files import Quota
+from probes.reading import Code, NoData, Unseen
+from tests.unit.builders import NONE_COUNTS, Scene, cgroup, platform
+
+UNUSABLE, OVER = "cpu_limit_unusable", "runtime_oversubscribed"
+REFUSED = Unseen("its environment may not be read", Code.NOT_PERMITTED)
+
+
+def fit(
+    runtime: Runtime = "go", limit: float | None = 1.94, *, version: str = "1.25", workers: int = 1, mask: int = 8, **known: Any
+) -> Fit:  # fmt: skip
+    program = Program(runtime, version, **known)
+    quota = None if limit is None else Quota(round(limit * 1e5), 100_000)
+    return Fit(program, believed(program, quota, 2, mask, 8), workers)
+
+
+def floored(limit: float) -> Fit:
+    return fit(limit=limit, automaxprocs="v1.6.0")
+
+
+def scene(
+    limit: float | None, *fits: Fit, used: float = 0.2, ran: float | None = None, held: float = 0.0, threads: float = 1.0,
+    mask: int = 8, looks: int = 6, cpus: int = 8, own: bool | None = False, environment: Any = "none", **run: Any,
+) -> Scene:  # fmt: skip
+    """A minute: the app in a group of its own with this limit; its runtimes as given; ``used`` cores of it.
+
+    ``held``: the share of the periods that are throttled, with so many ``threads`` ready in them.
+    """
+    made = Scene(environment=environment)
+    made.history.add(platform(made.clock(), environment=environment, cpus=cpus))
+    names = {f"app{n or ''}": each for n, each in enumerate(fits)}
+    for _ in range(looks):
+        made.run(10, **run)
+        now = made.clock()
+        first = next(iter(names.values()), None)
+        runtime = first.program.runtime if first else "other"
+        made.history.add(ProcessesReading(
+            taken=now, seconds=10.0, processes=dict.fromkeys(names, 1.0), cpu_cores=dict.fromkeys(names, used / max(1, len(names))),
+            busiest_process_cores=dict.fromkeys(names, used), own_group=own, runtimes=dict.fromkeys(names, runtime),
+            busiest_thread_ratio=dict.fromkeys(names, min(1.0, used) if ran is None else ran),
+            busiest_thread_delay_ratio=dict.fromkeys(names, 0.0),
+        ))  # fmt: skip
+        throttled = 10 * held * max(0.0, threads - (limit or 0.0))
+        made.history.add(cgroup(
+            now, target="app", limit=limit, usage=10 * used, seconds=10.0, throttled=throttled, hits=100 * held, periods=100.0,
+        ))  # fmt: skip
+    if fits:
+        made.history.add(RuntimeReading(
+            taken=made.clock(), fits=names, workers={name: float(each.workers) for name, each in names.items()},
+            allowed_cpus=float(mask), machine_cpus=8.0,
+        ))  # fmt: skip
+    return made
+
+
+def judge(rule: str, made: Scene) -> Judgement:
+    return BY_ID[rule].judge(made.history)
+
+
+FULL: dict[str, Any] = {"used": 0.99}
+
+
+@pytest.mark.parametrize(
+    ("made", "severity"),
+    [
+        pytest.param(scene(1.94, floored(1.94), **FULL), "warning", id="the cliff of automaxprocs"),
+        pytest.param(scene(1.2, floored(1.2), **FULL), "warning", id="a small fraction"),
+        pytest.param(scene(3.5, floored(3.5), used=2.9), "warning", id="three of three and a half"),
+        pytest.param(scene(1.94, fit(counts={"GOMAXPROCS": 1}), **FULL), "warning", id="a setting"),
+        pytest.param(scene(2.0, fit("node", 2.0), **FULL), "warning", id="one event loop beside two cores"),
+        pytest.param(
+            scene(2.0, fit("node", 2.0), used=1.3, ran=1.0), "warning", id="and threads that collect its garbage"
+        ),
+        pytest.param(
+            scene(2.0, fit("python", 2.0, version="3.11"), used=0.95, ran=0.4),
+            "warning",
+            id="threads of one interpreter",
+        ),
+        pytest.param(
+            scene(4.0, fit("python", 4.0, version="3.11", workers=2), used=1.9),
+            "warning",
+            id="two workers beside four cores",
+        ),
+        pytest.param(
+            scene(1.94, floored(1.94), used=0.7, gap=0.03, cause="contention"),
+            "warning",
+            id="in a crowd that the agent feels",
+        ),
+        pytest.param(scene(1.94, floored(1.94)), "info", id="the same with little to do"),
+        pytest.param(scene(1.94, floored(1.94), looks=2, **FULL), "info", id="full for a moment"),
+        pytest.param(
+            scene(1.94, floored(1.94), gap=0.05, cause="hypervisor", **FULL), "info", id="its clock runs in gaps"
+        ),
+    ],
+)
+def test_cores_that_cannot_be_used_are_found_by_what_the_runtime_counts(made: Scene, severity: str) -> None:
+    judgement = judge(UNUSABLE, made)
+    assert isinstance(judgement, Present), judgement
+    assert judgement.severity == severity
+
+
+@pytest.mark.parametrize(
+    ("made", "verdict"),
+    [
+        pytest.param(scene(2.0, fit(limit=2.0), used=1.95), Absent, id="two of two cores"),
+        pytest.param(scene(1.94, fit(limit=1.94), used=1.9), Absent, id="Go 1.25 rounds up"),
+        pytest.param(scene(0.5, floored(0.5), used=0.45), Absent, id="half a core, and one is the least"),
+        pytest.param(scene(1.1, floored(1.1), **FULL), Absent, id="a tenth of room beside one CPU"),
+        pytest.param(
+            scene(1.0, fit("python", 1.0, version="3.11"), used=0.1), Absent, id="one thread with a tenth of one core"
+        ),
+        pytest.param(
+            scene(2.0, fit("node", 2.0), used=0.1), Absent, id="one thread with little to do beside two cores"
+        ),
+        pytest.param(
+            scene(2.0, fit("node", 2.0), used=0.9, ran=0.3),
+            Absent,
+            id="a pool of threads is busy, the event loop is not",
+        ),
+        pytest.param(scene(2.0, fit("node", 2.0), used=1.9, ran=1.0), Absent, id="worker threads use the rest"),
+        pytest.param(scene(1.94, floored(1.94), used=1.9), Absent, id="a call in the code set another number"),
+        pytest.param(scene(1.5, floored(1.5), used=1.0, held=0.5, threads=3.0), Absent, id="the limit is met"),
+        pytest.param(
+            scene(4.0, fit("java", 4.0, version="17.0.9"), used=0.99, ran=0.99),
+            Absent,
+            id="threads that nothing bounds",
+        ),
+        pytest.param(scene(4.0, fit(limit=4.0, mask=1), mask=1, **FULL), Absent, id="a mask of one CPU, not the limit"),
+        pytest.param(scene(None, fit(limit=None), used=7.9), Absent, id="no limit"),
+        pytest.param(scene(1.94, **FULL), Unknown, id="runtimes not examined yet"),
+        pytest.param(scene(1.94, fit(unread=REFUSED), **FULL), Unknown, id="an environment that may not be read"),
+        pytest.param(scene(1.94, fit("other", unknown=REFUSED), **FULL), Unknown, id="not known what executes it"),
+        pytest.param(
+            scene(1.94, floored(1.94), fit("other", unknown=REFUSED), **FULL), Unknown, id="one of two is not known"
+        ),
+    ],
+)
+def test_what_only_looks_like_it_is_not_found(made: Scene, verdict: type) -> None:
+    judgement = judge(UNUSABLE, made)
+    assert isinstance(judgement, verdict), judgement
+
+
+def test_a_limit_that_is_not_the_app_s_or_not_seen_says_nothing() -> None:
+    shared = scene(1.94, floored(1.94), **FULL)
+    latest = shared.history.window(type(cgroup(0.0)), 60.0, "app")[-1]
+    shared.history.add(dataclasses.replace(latest, own_path="/pod/app"))
+    judgement = judge(UNUSABLE, shared)
+    assert isinstance(judgement, Unknown)
+    assert "shared with other groups" in judgement.because
+    hidden = Scene()
+    hidden.history.miss(ProcessesReading, "", NoData(Unseen("hidden", Code.NOT_PERMITTED), "the app's user"))
+    for rule in (UNUSABLE, OVER):
+        unseen = judge(rule, hidden)
+        assert isinstance(unseen, Unknown)
+        assert unseen.code is Code.NOT_PERMITTED
+
+
+def test_a_limit_that_this_kernel_does_not_show_is_not_none() -> None:
+    made = scene(None, fit(limit=None), used=0.9)
+    blind = dataclasses.replace(
+        platform(made.clock()), unseen={"cpu_limit_cores": Unseen("gVisor shows none", Code.CANNOT_COUNT)}
+    )
+    made.history.add(blind)
+    for rule in (UNUSABLE, OVER):
+        assert isinstance(judge(rule, made), Unknown)
+
+
+def test_the_report_says_what_an_autoscaler_would_conclude_and_why_it_is_wrong() -> None:
+    judgement = judge(UNUSABLE, scene(1.94, floored(1.94), **FULL))
+    assert isinstance(judgement, Present)
+    lead, how, misleads = judgement.evidence
+    assert lead.text == "the app uses 0.99 of the 1 CPU that it can use, and 0.94 of 1.94 cores cannot be used"
+    assert how.text == "app (Go 1.25) counts 1 CPU: automaxprocs rounds the limit down"
+    assert "never passes 52%" in misleads.text
+    assert "settles at 1.15 cores" in misleads.text
+
+
+@pytest.mark.parametrize(
+    ("made", "first"),
+    [
+        (scene(1.94, floored(1.94), environment="kubernetes", **FULL), 'resources.limits.cpu: "2"'),
+        (scene(1.94, floored(1.94), environment="ecs_fargate", **FULL), '"cpu": "2048", "memory": "MIB"'),
+        (scene(1.94, floored(1.94), cpus=1, **FULL), "or GOMAXPROCS=2 at the present limit"),
+        (scene(1.94, fit(counts={"GOMAXPROCS": 1}), **FULL), "GOMAXPROCS=2"),
+        (scene(2.0, fit("node", 2.0), **FULL), "pm2 start app.js -i 2"),
+        (scene(4.0, fit("python", 4.0, version="3.11", workers=2), used=1.9), "gunicorn --workers 4"),
+    ],
+)
+def test_the_advice_is_whole_cores_or_more_to_use_them(made: Scene, first: str) -> None:
+    judgement = judge(UNUSABLE, made)
+    assert isinstance(judgement, Present)
+    assert judgement.advice.changes[0].startswith(first)
+
+
+def many(limit: float, count: int) -> Fit:
+    return fit(limit=limit, counts={"GOMAXPROCS": count})
+
+
+@pytest.mark.parametrize(
+    ("made", "severity"),
+    [
+        pytest.param(
+            scene(1.0, many(1.0, 8), used=0.4, held=0.3, threads=6.0),
+            "warning",
+            id="bursts on eight threads of one core",
+        ),
+        pytest.param(
+            scene(1.0, fit(limit=1.0), used=0.4, held=0.3, threads=2.0), "warning", id="Go 1.25 counts two at least"
+        ),
+        pytest.param(
+            scene(2.0, fit(limit=2.0, version="1.24"), used=1.0, held=0.9, threads=8.0),
+            "critical",
+            id="Go 1.24 counts the machine's",
+        ),
+        pytest.param(
+            scene(1.0, fit("python", 1.0, version="3.11", workers=9), used=0.5, held=0.3, threads=5.0),
+            "warning",
+            id="too many workers",
+        ),
+        pytest.param(
+            scene(1.0, many(1.0, 8), used=0.97, held=0.97, threads=6.0), "info", id="all of the limit is used"
+        ),
+        pytest.param(
+            scene(0.25, fit("node", 0.25), used=0.1, held=0.3, threads=5.0),
+            "info",
+            id="a quarter of a core: one thread is held as well",
+        ),
+        pytest.param(
+            scene(1.0, fit(limit=1.0, version="1.24"), used=0.1), "info", id="eight CPUs counted, nothing held yet"
+        ),
+    ],
+)
+def test_more_threads_than_cores_are_found_where_they_are_held(made: Scene, severity: str) -> None:
+    judgement = judge(OVER, made)
+    assert isinstance(judgement, Present), judgement
+    assert judgement.severity == severity
+
+
+@pytest.mark.parametrize(
+    ("made", "verdict"),
+    [
+        pytest.param(scene(2.0, many(2.0, 2), used=1.9, held=0.1, threads=2.0), Absent, id="two of two cores"),
+        pytest.param(
+            scene(0.5, many(0.5, 1), used=0.5, held=1.0, threads=1.0), Absent, id="half a core, and one is the least"
+        ),
+        pytest.param(
+            scene(1.94, fit(limit=1.94), used=1.9, held=0.9, threads=2.0), Absent, id="rounded up by six hundredths"
+        ),
+        pytest.param(scene(1.0, fit(limit=1.0), used=0.3), Absent, id="Go 1.25 counts two, and nothing is held"),
+        pytest.param(
+            scene(1.0, many(1.0, 3), used=0.4, held=0.3, threads=1.1), Absent, id="one thread at a time meets the limit"
+        ),
+        pytest.param(
+            scene(0.5, fit(limit=0.5), used=0.3, held=0.5, threads=2.0), Absent, id="half a core: the limit is too low"
+        ),
+        pytest.param(
+            scene(1.0, fit(limit=1.0), used=0.99, held=1.0, threads=2.0), Absent, id="two threads use all of one core"
+        ),
+        pytest.param(scene(None, fit("nginx", None, workers=64), used=7.0), Absent, id="nginx, auto, no limit"),
+        pytest.param(scene(1.0, fit("node", 1.0), used=0.3), Absent, id="a pool of threads that is not held"),
+        pytest.param(
+            scene(0.1, fit("python", 0.1, version="3.11"), used=0.1, held=1.0),
+            Absent,
+            id="a busy thread under a tenth of a core",
+        ),
+        pytest.param(
+            scene(1.0, fit(unread=REFUSED), held=0.5, threads=4.0), Unknown, id="an environment that may not be read"
+        ),
+        pytest.param(
+            scene(1.0, fit("node", 1.0, unread=REFUSED), held=0.5, threads=4.0), Unknown, id="a pool of unknown size"
+        ),
+        pytest.param(scene(1.0, held=0.5, threads=4.0), Unknown, id="runtimes not examined yet"),
+    ],
+)
+def test_what_is_the_limit_s_or_nobody_s_is_not_the_runtime_s(made: Scene, verdict: type) -> None:
+    judgement = judge(OVER, made)
+    assert isinstance(judgement, verdict), judgement
+
+
+def test_without_counters_of_throttling_nobody_is_cleared() -> None:
+    made = scene(1.0, many(1.0, 8), used=0.4)
+    made.history.add(platform(made.clock(), trust=NONE_COUNTS))
+    assert isinstance(judge(OVER, made), Unknown)
+
+
+def report(made: Scene) -> dict[str, str | None]:
+    found, _ = Engine(made.history, clock=made.clock).evaluate(AgentSelf("1", 0.0, 0.0, 0))
+    return {each.rule: each.explained_by for each in found.findings}
+
+
+def test_one_cause_is_one_headline() -> None:
+    """Bursts on too many threads: the throttling is their effect.  All of the limit used: the limit is the cause, and nothing explains it."""
+    assert report(scene(1.0, many(1.0, 8), used=0.4, held=0.3, threads=6.0)) == {
+        OVER: None,
+        "cpu_quota_throttled": OVER,
+    }
+    assert report(scene(1.0, many(1.0, 8), used=0.97, held=0.97, threads=6.0)) == {
+        "cpu_quota_throttled": None,
+        OVER: None,
+    }
+    assert report(scene(1.94, floored(1.94), **FULL)) == {UNUSABLE: None}
+
+
+@given(
+    limit=st.floats(0.05, 16), used=st.floats(0, 16), held=st.floats(0, 1), threads=st.floats(1, 16), workers=st.integers(1, 9),
+    runtime=st.sampled_from(["go", "node", "java", "python"]), linked=st.booleans(), mask=st.integers(1, 8),
+)  # fmt: skip
+@settings(max_examples=80, deadline=None)
+def test_never_both_too_many_and_too_few_and_every_number_is_one(
+    limit: float, used: float, held: float, threads: float, workers: int, runtime: Runtime, linked: bool, mask: int
+) -> None:
+    limit = round(limit, 2)
+    each = fit(
+        runtime,
+        limit,
+        version="17.0.9" if runtime == "java" else "1.25",
+        workers=workers,
+        mask=mask,
+        automaxprocs="v1.6.0" * linked,
+    )
+    made = scene(limit, each, used=min(used, limit), held=held, threads=threads, mask=mask, looks=4)
+    judgements = [judge(rule, made) for rule in (UNUSABLE, OVER)]
+    loud = [each for each in judgements if isinstance(each, Present) and each.severity != "info"]
+    assert len(loud) < 2
+    for judgement in judgements:
+        for evidence in () if isinstance(judgement, Unknown) else judgement.evidence:
+            assert evidence.unit != "ratio" or -1e-9 <= (evidence.value or 0.0) <= 1 + 1e-9
