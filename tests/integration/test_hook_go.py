@@ -9,55 +9,19 @@ import signal
 import socket
 import statistics
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from probes.hooks.message import MOST_BYTES, Message, parse
+from probes.hooks.message import parse
 from tests.integration.conftest import eventually
 from tests.integration.go_hook import HOOK, build, go, surroundings
+from tests.integration.heard import LOOK, Agent, Client
 from tests.lab.process import Running
-
-LOOK = 2.0
-
-
-class Agent:
-    """A socket as the agent has it."""
-
-    def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.bind(("127.0.0.1", 0))
-        self._socket.settimeout(0.2)
-        self.port = self._socket.getsockname()[1]
-        self.came: list[Message] = []
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._take)
-        self._thread.start()
-
-    def _take(self) -> None:
-        while not self._ended.is_set():
-            with suppress(TimeoutError):
-                data = self._socket.recv(65536)
-                assert len(data) <= MOST_BYTES
-                self.came.append(parse(data))
-
-    def close(self) -> None:
-        self._ended.set()
-        self._thread.join()
-        self._socket.close()
-
-    def last(self) -> Message:
-        return eventually(lambda: next((m for m in self.came if m.lost is not None), None), 20.0, "the last word")
-
-    def look(self, wanted: Callable[[Message], bool], what: str) -> Message:
-        """The next message from now on that is like this."""
-        begun = len(self.came)
-        return eventually(lambda: next((m for m in self.came[begun:] if wanted(m)), None), 15.0, what)
 
 
 @pytest.fixture(scope="session")
@@ -81,33 +45,6 @@ def run(hooked: Path, agent: Agent, stack: ExitStack) -> Run:
         return stack.enter_context(Running([str(hooked), *words], env=environ, timeout=120))
 
     return start
-
-
-class Client:
-    """Connections that are kept alive."""
-
-    def __init__(self, port: int, stack: ExitStack) -> None:
-        self._port, self._stack = port, stack
-        self._connection = self._new()
-
-    def _new(self) -> http.client.HTTPConnection:
-        return self._stack.enter_context(closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)))
-
-    def ask(self, path: str, method: str = "GET") -> tuple[float, bytes]:
-        """Seconds until the whole answer was there, and the answer."""
-        began = time.monotonic()
-        self._connection.request(method, path)
-        body = self._connection.getresponse().read()
-        return time.monotonic() - began, body
-
-    def another(self) -> Client:
-        return Client(self._port, self._stack)
-
-    def begin(self, path: str) -> http.client.HTTPConnection:
-        """Ask, and wait for nothing."""
-        connection = self._new()
-        connection.request("GET", path)
-        return connection
 
 
 Served = Callable[[Running], Client]
@@ -280,7 +217,7 @@ def test_it_costs_a_request_next_to_nothing(run: Run, served: Served) -> None:
     assert statistics.median(ratios) < 1.15
 
 
-def test_the_agent_may_come_and_go(run: Run, hooked: Path, served: Served) -> None:
+def test_the_agent_may_come_and_go(run: Run, served: Served) -> None:
     """Who is refused at first is heard as soon as somebody listens."""
     with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as taken:
         taken.bind(("127.0.0.1", 0))

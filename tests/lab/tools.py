@@ -145,6 +145,7 @@ TEST_TOOLS: Tools = (
     ("node", install_node),
     ("go", install_go),
     *((f"log client {name}", partial(log_clients.prepare, name)) for name in log_clients.CLIENTS),
+    *((f"express {version}", partial(builds.prepare_express, version)) for version in ("4", "5")),
     *((name, partial(install_program, name, package)) for name, package in TEST_PROGRAMS.items()),
     ("postgres", install_postgres),
     ("pgbouncer", install_pgbouncer),
