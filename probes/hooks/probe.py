@@ -33,7 +33,7 @@ HOOK_RATIO = 0.1e-3
 WORK_CPU_SECONDS = 0.1e-3
 
 _REMEDY = (
-    "load stallscope_hook in the app (Python: import it, Node: NODE_OPTIONS=--require), with STALLSCOPE_HOOK naming "
+    "load stallscope_hook in the app (Python: import it, Node: NODE_OPTIONS=--require, Go: stallscope.Middleware), with STALLSCOPE_HOOK naming "
     "where logs.hook_listen listens"
 )
 _ELSEWHERE = "logs.hook_listen must name a place that no other agent listens at, and that the agent may use"

@@ -4,4 +4,5 @@ from agent.rules.rule import load
 
 RULES = load(
     __name__,
+    "background_refresh_starved",
 )

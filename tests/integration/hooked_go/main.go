@@ -16,6 +16,8 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -118,37 +120,54 @@ func serve() {
 	listen(stallscope.Middleware(mux))
 }
 
-// burn acknowledges at once and computes afterwards, as a push handler does that is in a hurry: ?s= is seconds of CPU.
+// burn computes, ?s= seconds of CPU in ?n= goroutines; /early acknowledges before it, as a push handler does that is in a hurry.
 func burn() {
 	listen(stallscope.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		cpu := seconds(r)
 		if r.URL.Path == "/early" {
 			whole(w, "done")
 		}
-		compute(cpu)
+		count, _ := strconv.Atoi(r.URL.Query().Get("n"))
+		var all sync.WaitGroup
+		for n := 0; n < max(1, count); n++ {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				compute(seconds(r))
+			}()
+		}
+		all.Wait()
 		if r.URL.Path != "/early" {
 			fmt.Fprint(w, "done")
 		}
 	})))
 }
 
+// compute is not tied to a thread: many of these make the scheduler's queue long.
 func compute(cpu time.Duration) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	for begun := threadTime(); threadTime()-begun < cpu; {
-		for n := 0; n < 1_000_000; n++ {
-			sink += n
-		}
+	for rounds := int(cpu / calibrated); rounds > 0; rounds-- {
+		work()
 	}
 }
 
-var sink int
+var calibrated = func() time.Duration {
+	best := time.Duration(1 << 62)
+	for n := 0; n < 5; n++ {
+		began := time.Now()
+		work()
+		best = min(best, time.Since(began))
+	}
+	return best
+}()
 
-func threadTime() time.Duration {
-	var used syscall.Rusage
-	_ = syscall.Getrusage(1, &used) // RUSAGE_THREAD
-	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+func work() {
+	total := 0
+	for n := 0; n < 1_000_000; n++ {
+		total += n ^ total
+	}
+	sink.Store(int64(total))
 }
+
+var sink atomic.Int64
 
 // ---- what is watched
 
