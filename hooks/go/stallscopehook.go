@@ -349,23 +349,26 @@ func rounded(seconds float64) float64 { return float64(int64(seconds*1000)) / 10
 
 // Of the program's loggers nothing can be found: who vouches for them is believed.
 func (h *hook) loggers() map[string]any {
-	known, unread, elsewhere := []string{}, []string{}, []string{}
 	if h.vouched.Load() {
-		known = append(known, "standard output")
-	} else if info, ok := debug.ReadBuildInfo(); ok {
+		return map[string]any{"hook": "go", "known": []string{"standard output"}, "unread": []string{}, "elsewhere": []string{}}
+	}
+	return map[string]any{"hook": "go", "known": []string{}, "unread": linked(), "elsewhere": []string{"goroutines of its own"}}
+}
+
+// Which of the keepers are linked into this program.
+var linked = sync.OnceValue(func() []string {
+	found := []string{}
+	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, module := range info.Deps {
 			for _, keeper := range keepers {
-				if module.Path == keeper && len(unread) < mostNames {
-					unread = append(unread, cut(keeper, longestName))
+				if module.Path == keeper && len(found) < mostNames {
+					found = append(found, cut(keeper, longestName))
 				}
 			}
 		}
 	}
-	if len(known) == 0 {
-		elsewhere = append(elsewhere, "goroutines of its own")
-	}
-	return map[string]any{"hook": "go", "known": known, "unread": unread, "elsewhere": elsewhere}
-}
+	return found
+})
 
 // sendNewest sends what was told last with the requests of now. The mutex is held.
 func (h *hook) sendNewest() {
