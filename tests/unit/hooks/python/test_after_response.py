@@ -71,6 +71,7 @@ def test_a_wsgi_response_s_close_is_work_after_it(stage: Stage) -> None:
             seen.extend([len(stage.hook.requests), after(stage)["now"], after(stage)["now"]])
 
     seen: list[float] = []
+    stage.clock.now += 1
     stage.module.wsgi(lambda *_: Body())({}, None).close()
     assert seen == [0, 0, 1]
     assert after(stage)["now"] == 0
