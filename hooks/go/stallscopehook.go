@@ -450,6 +450,9 @@ func Request(ctx context.Context) (in context.Context, end func()) {
 		return ctx, func() {}
 	}
 	h.counts.Store(true)
+	if ctx == nil {
+		ctx = context.Background()
+	}
 	q := &request{Context: ctx, hook: h}
 	h.begin()
 	return q, q.end
@@ -508,6 +511,10 @@ func (q *request) Value(k any) any {
 }
 
 func (h *hook) serve(next http.Handler, w http.ResponseWriter, r *http.Request) {
+	if _, known := value(r.Context()).(*request); known { // by a middleware further out
+		next.ServeHTTP(w, r)
+		return
+	}
 	q := &request{Context: r.Context(), hook: h}
 	h.begin()
 	defer q.returned()
@@ -550,7 +557,7 @@ func (q *request) returned() {
 	q.end()
 }
 
-// answered: the client has the whole response, and the handler goes on.
+// answered: the client gets the whole response now, and the handler goes on.
 func (q *request) answered() {
 	if q.early == nil {
 		q.early = &piece{}
@@ -632,11 +639,10 @@ func (a *answer) Flush() { _ = a.FlushError() }
 
 func (a *answer) FlushError() error {
 	a.begin(http.StatusOK)
-	err := a.writer.FlushError()
-	if err == nil && a.lacks == 0 {
-		a.request.answered()
+	if a.lacks == 0 {
+		a.request.answered() // before the platform knows
 	}
-	return err
+	return a.writer.FlushError()
 }
 
 func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {

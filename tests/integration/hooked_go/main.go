@@ -117,7 +117,7 @@ func serve() {
 		deadline := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute))
 		fmt.Fprint(w, flusher, hijacker, reader, pusher, deadline == nil, r.Context().Value(http.ServerContextKey) != nil)
 	})
-	listen(stallscope.Middleware(mux))
+	listen(stallscope.Middleware(stallscope.Middleware(mux))) // the inner one counts nothing twice
 }
 
 // burn computes, ?s= seconds of CPU in ?n= goroutines; /early acknowledges before it, as a push handler does that is in a hurry.
