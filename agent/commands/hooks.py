@@ -11,6 +11,7 @@ from pathlib import Path
 LOADED_BY = {
     "python": "PYTHONPATH={path}/auto",
     "node": "NODE_OPTIONS=--require={path}/stallscope-hook.js",
+    "go": "go mod edit -require=stallscope@v0.0.0 -replace=stallscope={path}",
 }
 #: Beside our packages: in a wheel under a name that nobody else has, in a checkout as it is there.
 _INSTALLED = Path(__file__).resolve().parents[2]
@@ -26,6 +27,6 @@ def hook_path(language: str, beside: Path = _INSTALLED) -> Path:
 
 
 def overview() -> str:
-    """The environment variable that loads each hook, as a shell takes it."""
+    """The environment variable that loads each hook, as a shell takes it; Go loads nothing at run time: the command for its module."""
     lines = [f"{language:<8}{how.format(path=hook_path(language))}" for language, how in LOADED_BY.items()]
-    return "\n".join(["In the environment of the app's process, beside this agent:", "", *lines])
+    return "\n".join(["In the environment of the app's process, beside this agent (Go: in its module):", "", *lines])

@@ -72,6 +72,7 @@ GRAPH = CausalGraph((
     Link(("cpu_quota_throttled",), ("cpu_stolen",), "a limit on the virtual machine loses its ticks too", Case.ON_A_CLOCK),
     Link(CPU_TAKERS, ("client_suspended_holding_connection", "client_not_reading", "connections_held_by_app", "pool_saturated"),
          "a client without CPU reads no reply and gives no connection back"),
+    Link(CPU_TAKERS, ("background_refresh_starved",), "a timer that is due without CPU comes when the CPU does"),
     Link(("client_cpu_bound",), ("connections_held_by_app",), "a thread that computes within a transaction keeps its connection"),
     Link(("connections_held_by_app",), ("pool_saturated", "connections_exhausted"), "what the app keeps nobody else can have"),
     Link(("connections_exhausted",), ("database_unreachable",), "a server without a free slot answers nobody new"),

@@ -22,6 +22,10 @@
  *                          file runs too and tells the main thread
  *   http, https            requests between start and end, by Node's diagnostics channels; http2 is not seen. That the
  *                          first one came or the last one ended is told at once
+ *   after a response       promises of async handlers (of http's and https's servers, and of Express's routes) that are not
+ *                          settled when the response is out. What a handler starts and does not wait for is not seen, unless
+ *                          it is given to globalThis[Symbol.for('stallscope.hook')]?.afterResponse(promise)
+ *   timers                 this file's own timer, when it comes a second late or more
  *   pg                     the pool's numbers; connect() is timed
  * Ages: an entry in flight is as old as its emission. What waits before it is dated by the counts at each look: right
  * in a steady flow, off by two seconds at most after a burst. Entries that winston leaves behind in its transport after
@@ -66,6 +70,8 @@ const MOST_POOLS = 16;
 const MOST_OBJECTS = 1024; // loggers or streams of a kind that are looked at
 const MOST_TICKETS = 1000; // calls in flight whose age is known; further ones are counted only
 const MOST_MARKS = 128;
+const LATE_SECONDS = 1; // from so much on the timer of the looks is told as late
+const MOST_PIECES = 10000; // of work after a response
 const RESOURCE_EXHAUSTED = 8; // of gRPC; HTTP calls it 429
 const MARKER = Symbol.for('stallscope.hook');
 const CHANNEL = 'stallscope.hook'; // between pino's worker and the main thread
@@ -441,6 +447,101 @@ const adding = (add) => function added(...given) {
   return result;
 };
 
+/**
+ * Work that goes on although its response is sent: promises of handlers that are not settled when it is out. It is told once
+ * it has outlived a look: the last lines of a handler are none. One that nobody can settle any more is forgotten with it.
+ */
+const after = { working: new WeakMap(), held: new Set(), pieces: 0, seconds: 0, looked: now() };
+
+function enterPiece(piece) {
+  if (piece.over || piece.ref || after.held.size >= MOST_PIECES) return;
+  piece.since = now();
+  piece.told = piece.since;
+  piece.ref = new WeakRef(piece);
+  after.held.add(piece.ref);
+}
+
+function leavePiece(piece) {
+  piece.over = true;
+  if (piece.counted) after.seconds += now() - piece.told;
+  after.held.delete(piece.ref);
+}
+
+/** Until it is settled this promise works for a piece. It is handed on as `answered` does: what nobody handles stays unhandled. */
+function following(promise, piece, over) {
+  piece.promises += 1;
+  const settled = () => {
+    piece.promises -= 1;
+    if (!piece.promises) safely(over);
+  };
+  return promise.then((value) => {
+    settled();
+    return value;
+  }, (error) => {
+    settled();
+    throw error;
+  });
+}
+
+/** A handler of requests; its response is the second of its arguments. Other thenables may only begin when they are asked. */
+const handling = (handler) => function handled(request, response) {
+  const result = handler.apply(this, arguments);
+  if (!util.types.isPromise(result) || !response || typeof response !== 'object') return result;
+  let piece = after.working.get(response);
+  if (!piece) {
+    piece = { promises: 0 };
+    after.working.set(response, piece);
+  }
+  const own = piece;
+  return following(result, own, () => {
+    after.working.delete(response);
+    leavePiece(own);
+  });
+};
+
+/** on() of a server: what listens to its requests is followed, and is found and removed as what it was. */
+const registering = (on) => function registered(event, listener) {
+  if (event !== 'request' || typeof listener !== 'function' || listener.listener) return on.apply(this, arguments); // once()
+  const followed = handling(listener);
+  followed.listener = listener;
+  return on.call(this, event, followed);
+};
+
+const PLAIN = [Function.prototype, Object.getPrototypeOf(async () => {})];
+/** A layer of Express's router: its handler is replaced when it is called first, unless it is a router or an app of its own. */
+const routing = (handle) => function routed() {
+  safely(() => {
+    const found = this.handle;
+    if (typeof found === 'function' && found.length < 4 && PLAIN.includes(Object.getPrototypeOf(found))) around(this, 'handle', handling);
+  });
+  return handle.apply(this, arguments);
+};
+
+function afterResponse(promise) {
+  if (!util.types.isPromise(promise)) return promise;
+  const piece = { promises: 0 };
+  enterPiece(piece);
+  return following(promise, piece, () => leavePiece(piece));
+}
+
+function afterRow() {
+  const time = now();
+  let held = 0;
+  for (const ref of after.held) {
+    const piece = ref.deref();
+    if (!piece) after.held.delete(ref);
+    else if (piece.since <= after.looked) {
+      held += 1;
+      if (!piece.counted) after.pieces += 1;
+      piece.counted = true;
+      after.seconds += time - piece.told;
+      piece.told = time;
+    }
+  }
+  after.looked = time;
+  return { now: held, pieces: after.pieces, seconds: round(after.seconds) };
+}
+
 /** Classes by a method of their own, other methods that they have, what is put around them, and what is done with each object. */
 const CLASSES = [
   ['startTimer', ['configure', 'profile', '_transform'], (owner) => around(owner, 'write', logging)],
@@ -455,6 +556,7 @@ const CLASSES = [
   }],
   ['_pulseQueue', ['connect', '_isFull'], (owner) => around(owner, 'connect', timing)],
   ['request', ['goaway', 'settings'], (owner) => around(owner, 'request', requesting)],
+  ['closeIdleConnections', ['closeAllConnections', 'setTimeout'], (owner) => around(owner, 'on', registering)],
   ['getHeapSnapshot', ['postMessage', 'terminate'], () => {}, (worker) => stateOf('worker', worker)],
 ];
 
@@ -506,7 +608,10 @@ function awaitFirst(prototype) {
 }
 
 /** The patch of each package by its name: what it needs of the exports is looked for, never taken for granted. */
+const patchLayer = (Layer) => ['handle_request', 'handleRequest'].forEach((name) => around(Layer && Layer.prototype, name, routing));
 const PATCHES = new Map(Object.entries({
+  express: patchLayer, // 4
+  router: patchLayer, // Express 5
   '@google-cloud/logging': ({ Log }) => around(Log && Log.prototype, 'write', writing),
 }));
 
@@ -562,7 +667,9 @@ function hookRequests() {
     requests.seen = true;
     end(state, -1);
   });
-  listen('http.server.response.finish', ({ socket }) => {
+  listen('http.server.response.finish', ({ socket, response }) => {
+    const piece = after.working.get(response);
+    if (piece) enterPiece(piece);
     const state = sockets.get(socket);
     if (state && state.open > 0) end(state, 1);
   });
@@ -784,6 +891,18 @@ function turning(say) {
   };
 }
 
+/** The looks' own timer: when it came last, and those that came late. */
+const timers = { last: now(), late: 0, seconds: 0 };
+
+function noteTimer() {
+  const time = now();
+  const late = time - timers.last - LOOK_MS / 1000;
+  timers.last = time;
+  if (late < LATE_SECONDS) return;
+  timers.late += 1;
+  timers.seconds += late;
+}
+
 function look() {
   const message = identity();
   const unread = new Set();
@@ -791,11 +910,14 @@ function look() {
   message.log = safely(loggers, message.queues, unread);
   const pool = safely(poolRows) || {};
   if (requests.seen) message.in_flight = requests.open;
+  const work = afterRow();
+  if (requests.seen || work.pieces) message.after_response = work;
+  message.timers = { late: timers.late, late_seconds: round(timers.seconds) };
   if (Object.keys(pool).length) message.pool = pool;
   return message;
 }
 
-const waits = ({ queues, pool }) =>
+const waits = ({ queues, pool, after_response: work }) => (work && work.now > 0) ||
   queues.some((row) => row.entries > 0 || row.bytes > 0) || Object.values(pool || {}).some((row) => row.waiting > 0);
 
 /** How a message leaves: a function of its text and of whether it is the last, which must be out when it returns. */
@@ -846,7 +968,7 @@ function start() {
   const ofPino = !isMainThread && workerData && workerData.stateBuf && workerData.dataBuf; // thread-stream's
   const send = (isMainThread || ofPino) && address !== 'off' && !globalThis[MARKER] && wayOut(address);
   if (!send) return;
-  Object.defineProperty(globalThis, MARKER, { value: true });
+  Object.defineProperty(globalThis, MARKER, { value: Object.freeze({ afterResponse }) });
   hookClasses();
   if (ofPino) {
     startInWorker();
@@ -871,7 +993,11 @@ function start() {
     newest = message;
     send(text, last);
   };
-  setInterval(() => safely(() => tell(look(), false)), LOOK_MS).unref();
+  timers.last = now();
+  setInterval(() => safely(() => {
+    noteTimer();
+    tell(look(), false);
+  }), LOOK_MS).unref();
   process.on('exit', () => safely(() => {
     const message = look();
     if (!sent && !waits(message)) return; // a short run that leaves nothing behind

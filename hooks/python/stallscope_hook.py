@@ -31,6 +31,8 @@ from typing import Any, Callable, Iterator
 EVERY_SECONDS, IDLE_SECONDS = 2.0, 10.0
 #: That the first request came or the last one ended is told at once, this often in a row, and then twice a second.
 AT_ONCE, SOON_SECONDS = 10, 0.5
+#: The thread's own look is told as a timer that came late from so much on.
+LATE_SECONDS = 1.0
 MOST_HANDLERS, MOST_QUEUES, MOST_POOLS, MOST_LOGGERS = 200, 16, 8, 8  # a message then has at most 8192 bytes
 _ALLOWED = "udp:127.0.0.1:PORT, unix:/PATH, file:/PATH, off"
 _TARGET = re.compile(r"udp:(127(?:\.\d{1,3}){3}|localhost|\[::1\]):(\d{1,5})|(unix|file):(/.+)")
@@ -231,6 +233,52 @@ def _tap_sender(found: _Watched, owner: Any, name: str) -> None:
         found.totals = {"drained": drained, "dropped": dropped, "errors": errors}
 
 
+class _After:
+    """Work that goes on although its response is sent. Any thread adds and takes; it is told once it has outlived a look.
+
+    The last lines of a handler end before the next look, and are none.
+    """
+
+    def __init__(self) -> None:
+        self.begun: dict[object, float] = {}
+        self._told: dict[object, float] = {}
+        self._pieces, self._seconds, self._looked = 0, _Total(), time.monotonic()
+
+    def end(self, token: object) -> None:
+        self.begun.pop(token, None)
+        told = self._told.pop(token, None)
+        if told is not None:
+            self._seconds.add(time.monotonic() - told)
+
+    def look(self) -> dict[str, float]:
+        """The message's `after_response`."""
+        now, held = time.monotonic(), 0
+        for token, began in list(self.begun.items()):
+            if began <= self._looked:
+                held, self._pieces = held + 1, self._pieces + (token not in self._told)
+                self._seconds.add(now - self._told.get(token, began))
+                self._told[token] = now
+                if token not in self.begun:  # it ended meanwhile
+                    self._told.pop(token, None)
+        self._looked = now
+        return {"now": held, "pieces": self._pieces, "seconds": round(self._seconds(), 3)}
+
+
+class _Piece:
+    """What runs inside is work after the response."""
+
+    def __init__(self, hook: _Hook | None) -> None:
+        self._hook = hook
+
+    def __enter__(self) -> None:
+        if self._hook is not None:
+            self._hook.after.begun[self] = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        if self._hook is not None:
+            self._hook.after.end(self)
+
+
 class _Hook:
     """What the hook knows. Only its own thread changes it, save watch_pool() and the end."""
 
@@ -240,6 +288,8 @@ class _Hook:
         self.pools: dict[str, _Watched] = {}
         self.requests: dict[object, None] = {}
         self.counts_requests = False
+        self.after = _After()
+        self.late, self.late_seconds = 0, 0.0
         self._lock, self._said, self._said_at = threading.Lock(), "", -IDLE_SECONDS
         self._newest: dict[str, Any] = {}
         self._spare, self._spared_at = float(AT_ONCE), time.monotonic()
@@ -262,6 +312,7 @@ class _Hook:
         """After a fork: what the parent counted is not the child's."""
         self._lock, self._said, self._newest = threading.Lock(), "", {}
         self.requests.clear()
+        self.after, self.late, self.late_seconds = _After(), 0, 0.0
         for each in (*self.queues.values(), *self.pools.values()):
             each.sending.clear()
             for total in each.totals.values():
@@ -274,8 +325,14 @@ class _Hook:
                 wake.clear()
                 _quiet(self.turn, True)
             if time.monotonic() >= self._due and not stop.is_set():
+                self.note(time.monotonic() - self._due)
                 self._due, self._every = time.monotonic() + self._every, min(EVERY_SECONDS, self._every * 2)
                 _quiet(self.report)
+
+    def note(self, late: float) -> None:
+        """The thread's own timer came so late."""
+        if late >= LATE_SECONDS:
+            self.late, self.late_seconds = self.late + 1, round(self.late_seconds + late, 3)
 
     def begin(self, token: object) -> None:
         self.requests[token] = None
@@ -314,10 +371,16 @@ class _Hook:
             pools, now = message.get("pool", {}), time.monotonic()
             said = json.dumps(
                 [{**each, "oldest_seconds": 0} for each in message["queues"]]
-                + [pools, message.get("in_flight"), message.get("log")]
+                + [
+                    pools,
+                    message.get("in_flight"),
+                    message.get("log"),
+                    message.get("after_response"),
+                    message["timers"],
+                ]
             )
             waits = [q.get("entries") for q in message["queues"]] + [p.get("waiting") for p in pools.values()]
-            busy = last or any(waits) or message.get("in_flight")
+            busy = last or any(waits) or message.get("in_flight") or message.get("after_response", {}).get("now")
             if busy or said != self._said or now - self._said_at >= IDLE_SECONDS:
                 self._said, self._said_at = said, now
                 _send(self.target, message)
@@ -335,6 +398,10 @@ class _Hook:
         now = time.time()
         queues = [found.queue(now) for found in list(self.queues.values())]
         message: dict[str, Any] = {**_identity(), "queues": queues}
+        message["timers"] = {"late": self.late, "late_seconds": self.late_seconds}
+        after = _quiet(self.after.look)
+        if after and (self.counts_requests or after["pieces"]):
+            message["after_response"] = after
         if log := _quiet(self.loggers):
             message["log"] = log
         if self.counts_requests:
@@ -524,23 +591,25 @@ def _send(target: tuple[str, Any], message: dict[str, Any]) -> None:
 
 
 class _Body:
-    """A WSGI response that is made while it is sent: the request ends when the server closes it."""
+    """A WSGI response that is made while it is sent: the request ends when the server closes it, and what closing does is work after it."""
 
-    def __init__(self, body: Any, end: Callable[[], Any]) -> None:
-        self._body, self._end = body, end
+    def __init__(self, body: Any, hook: _Hook, token: object) -> None:
+        self._body, self._hook, self._token = body, hook, token
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._body)
 
     def close(self) -> None:
-        self._end()
-        getattr(self._body, "close", bool)()
+        self._hook.end(self._token)
+        with _Piece(self._hook):
+            getattr(self._body, "close", bool)()
 
 
 def asgi(app: Any) -> Any:
     """Count requests and websockets in flight: `app = stallscope_hook.asgi(app)`, or add_middleware(stallscope_hook.asgi).
 
-    A request ends with the last of its response, as platforms see it; what the app does after that is none.
+    A request ends with the last of its response, as platforms see it; what the app does after that, such as its background
+    tasks, is told as work after the response.
     """
     if _hook is None:
         return app
@@ -550,9 +619,14 @@ def asgi(app: Any) -> Any:
         token = object()
 
         async def sent(message: Any) -> None:
-            if type(message) is dict and message.get("type") == "http.response.body" and not message.get("more_body"):
+            last = (
+                type(message) is dict and message.get("type") == "http.response.body" and not message.get("more_body")
+            )
+            if last:
                 hook.end(token)
             await send(message)
+            if last:
+                hook.after.begun[token] = time.monotonic()
 
         if scope.get("type") == "lifespan":
             await app(scope, receive, send)
@@ -562,6 +636,7 @@ def asgi(app: Any) -> Any:
             await app(scope, receive, sent)
         finally:
             hook.end(token)
+            hook.after.end(token)
 
     return counted
 
@@ -583,9 +658,14 @@ def wsgi(app: Any) -> Any:
             whole = body is None or isinstance(body, (list, tuple, file if isinstance(file, type) else tuple))
             if whole:
                 hook.end(token)
-        return body if whole else _Body(body, lambda: hook.end(token))
+        return body if whole else _Body(body, hook, token)
 
     return counted
+
+
+def after_response() -> _Piece:
+    """`with stallscope_hook.after_response():` in a thread or a task that goes on when its request is answered."""
+    return _Piece(_hook)
 
 
 def watch_pool(name: str, pool: Any) -> None:

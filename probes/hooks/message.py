@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from probes.labels import printable
@@ -20,14 +21,14 @@ MOST_BYTES = 8192
 MOST_QUEUES = 16
 MOST_POOLS = 16
 MOST_LOGGERS = 16
-HOOKS = frozenset(("node", "python"))
+HOOKS = frozenset(("go", "node", "python"))
 #: A hook with anything to tell speaks this often.
 EVERY_SECONDS = 2.0
 _MOST_PID = 2**31
 _MOST_NAME, _MOST_QUEUE_NAME = 40, 60
 
 KINDS = frozenset((
-    "google-cloud-logging", "queue-handler", "otel-batch", "logging-winston", "pino", "stdout", "winston", "bunyan",
+    "google-cloud-logging", "queue-handler", "otel-batch", "logging-winston", "pino", "stdout", "winston", "bunyan", "go",
 ))  # fmt: skip
 #: The numbers of a queue: key in the message to the reading's field.
 _NUMBERS = {
@@ -35,8 +36,11 @@ _NUMBERS = {
     "oldest_seconds": "oldest_seconds", "arrived": "arrived", "drained": "drained", "dropped": "dropped",
     "errors": "errors", "refused": "refused",
 }  # fmt: skip
+AFTER_RESPONSE = ("now", "pieces", "seconds")
+TIMERS = ("late", "late_seconds")
+_RUNTIME = ("cpus", "machine_cpus", "goroutines")
 POOL_GAUGES = ("size", "checked_out", "waiting")
-POOL_TOTALS = ("wait_seconds", "acquires")
+POOL_TOTALS = ("wait_seconds", "acquires", "waits")
 
 
 class QueueReport(NamedTuple):
@@ -56,6 +60,19 @@ class LoggersReport(NamedTuple):
     elsewhere: tuple[str, ...]
 
 
+class RuntimeReport(NamedTuple):
+    """What a process's runtime says of itself; a number that it does not say is None."""
+
+    name: str
+    """Such as "go"."""
+    version: str = ""
+    cpus: float | None = None
+    """How many it uses at once: GOMAXPROCS."""
+    machine_cpus: float | None = None
+    """How many it sees: runtime.NumCPU()."""
+    goroutines: float | None = None
+
+
 class Message(NamedTuple):
     """What one process raw; ``lost`` is None unless this is its last word."""
 
@@ -71,6 +88,11 @@ class Message(NamedTuple):
     """A random token of this start of the process; "" of an older hook."""
     loggers: LoggersReport | None = None
     """None of an older hook."""
+    runtime: RuntimeReport | None = None
+    after_response: Mapping[str, float] = MappingProxyType({})
+    """Work that goes on although its response is sent: ``now``, and the totals ``pieces`` and ``seconds``."""
+    timers: Mapping[str, float] = MappingProxyType({})
+    """The hook's own timers that came a second late or more: the totals ``late`` and ``late_seconds``."""
 
     @property
     def stuck(self) -> float:
@@ -106,6 +128,9 @@ def parse(data: bytes) -> Message:
         pid_namespace=_name(raw.get("pid_ns", "?"), _MOST_NAME).strip("?"),
         start=_name(raw.get("start", "?"), _MOST_NAME).strip("?"),
         loggers=_loggers(_dict(raw["log"])) if "log" in raw else None,
+        runtime=_runtime(_dict(raw["runtime"])) if "runtime" in raw else None,
+        after_response=_numbers(raw, "after_response", AFTER_RESPONSE),
+        timers=_numbers(raw, "timers", TIMERS),
     )
 
 
@@ -123,6 +148,18 @@ def _loggers(raw: Mapping[str, Any]) -> LoggersReport:
     return LoggersReport(hook if isinstance(hook, str) and hook in HOOKS else "other", known, unread, elsewhere)
 
 
+def _runtime(raw: Mapping[str, Any]) -> RuntimeReport:
+    numbers = {key: _number(raw[key], MOST_VALUE, whole=True) for key in _RUNTIME if key in raw}
+    return RuntimeReport(
+        _name(raw.get("name"), _MOST_NAME), _name(raw.get("version", "?"), _MOST_NAME).strip("?"), **numbers
+    )
+
+
+def _numbers(raw: Mapping[str, Any], key: str, names: tuple[str, ...]) -> dict[str, float]:
+    numbers = _dict(raw.get(key, {}))
+    return {name: _number(numbers[name], MOST_VALUE) for name in names if name in numbers}
+
+
 def _names(raw: Any) -> tuple[str, ...]:
     if not isinstance(raw, list) or len(raw) > MOST_LOGGERS:
         raise ValueError(f"loggers must be a list of at most {MOST_LOGGERS}")
@@ -134,10 +171,7 @@ def _pools(raw: Any) -> dict[str, dict[str, float]]:
     if len(pools) > MOST_POOLS:
         raise ValueError(f"more than {MOST_POOLS} pools")
     names = (*POOL_GAUGES, *POOL_TOTALS)
-    return {
-        _name(pool, _MOST_QUEUE_NAME): {n: _number(item[n], MOST_VALUE) for n in names if n in _dict(item)}
-        for pool, item in pools.items()
-    }
+    return {_name(pool, _MOST_QUEUE_NAME): _numbers(pools, pool, names) for pool in pools}
 
 
 def _list(raw: Any) -> list[Mapping[str, Any]]:

@@ -19,6 +19,7 @@ from probes.app.in_flight import InFlight
 from probes.hooks.listener import HookSockets, Place, parse_place
 from probes.hooks.message import Message, parse
 from probes.hooks.state import MOST_PROCESSES, SILENT_SECONDS, HookState
+from probes.hooks.work import READING_BYTES, HooksReading, WorkProbe
 from probes.kernel_files import read_text
 from probes.labels import OTHER, Labels
 from probes.logs.reading import MOST_QUEUES, BacklogReading, backlog
@@ -28,9 +29,11 @@ from probes.registration import Context, Planned, Registration
 
 #: Share of a core while a hook sends every 2 s (measured).
 HOOK_RATIO = 0.1e-3
+#: One slot of what is told of the app's work: sums of what was heard.
+WORK_CPU_SECONDS = 0.1e-3
 
 _REMEDY = (
-    "load stallscope_hook in the app (Python: import it, Node: NODE_OPTIONS=--require), with STALLSCOPE_HOOK naming "
+    "load stallscope_hook in the app (Python: import it, Node: NODE_OPTIONS=--require, Go: stallscope.Middleware), with STALLSCOPE_HOOK naming "
     "where logs.hook_listen listens"
 )
 _ELSEWHERE = "logs.hook_listen must name a place that no other agent listens at, and that the agent may use"
@@ -57,7 +60,7 @@ class HooksProbe:
     ) -> None:
         self._in_flight, self._clock = in_flight, clock
         self._root = root
-        self._state = HookState(clock, self._has_ended)
+        self.state = HookState(clock, self._has_ended)
         self.sockets = HookSockets(places, self._take, clock=clock, wall=wall)
         self._ignored, self._why_ignored = 0, ""
         self._sources: frozenset[str] = frozenset()
@@ -69,14 +72,14 @@ class HooksProbe:
         """What was reported since the last slot.  Raises NoData when no hook has spoken for half a minute."""
         problems = self.sockets.open()
         self.sockets.drain()
-        self._state.forget_silent()
-        self._state.count_lost_of_dead_processes()
+        self.state.forget_silent()
+        self.state.count_lost_of_dead_processes()
         self._hand_on()
-        queues, lost = self._state.take_queues(), self._state.take_lost()
-        silent = self._state.silent_entries()
+        queues, lost = self.state.take_queues(), self.state.take_lost()
+        silent = self.state.silent_entries()
         overflowed = self.sockets.dropped()
         ignored, self._ignored = self._ignored, 0
-        loggers = self._state.loggers()
+        loggers = self.state.loggers()
         heard, self._heard = self._heard, bool(loggers or queues or lost or silent or ignored or overflowed)
         if not heard and not self._heard:  # the first slot of silence tells that the queues are gone
             if problems:
@@ -93,7 +96,7 @@ class HooksProbe:
         return backlog(
             self.target, kept, taken=taken, before=before, otherwise="no hook reports it", unseen=unseen,
             left_out=len(queues) - len(kept), ignored=float(ignored), lost_at_exit=self._known(lost),
-            silent_entries=self._known(silent), unheard=float(self._state.unheard), overflowed=float(overflowed), loggers=loggers,
+            silent_entries=self._known(silent), unheard=float(self.state.unheard), overflowed=float(overflowed), loggers=loggers,
         )  # fmt: skip
 
     async def aclose(self) -> None:
@@ -103,7 +106,7 @@ class HooksProbe:
     @property
     def pools(self) -> Mapping[str, Mapping[str, float]]:
         """``PROCESS/POOL`` to size, checked_out, waiting (now) and wait_seconds, acquires (totals)."""
-        return self._state.pools()
+        return self.state.pools()
 
     def _take(self, data: bytes) -> None:
         try:
@@ -111,7 +114,7 @@ class HooksProbe:
         except ValueError as error:
             self._ignored, self._why_ignored = self._ignored + 1, str(error)[:80]
             return
-        if not self._state.hear(message):
+        if not self.state.hear(message):
             self._ignored, self._why_ignored = (
                 self._ignored + 1,
                 f"it is of one process too many: {MOST_PROCESSES} are heard",
@@ -121,7 +124,7 @@ class HooksProbe:
 
     def _hand_on(self) -> None:
         """Requests in flight as they are now; a name that no longer tells them is forgotten."""
-        counts = self._state.in_flight()
+        counts = self.state.in_flight()
         if self._in_flight is not None:
             for name, count in counts.items():
                 with suppress(ValueError):  # sixteen sources have requests in flight already
@@ -155,24 +158,33 @@ class HooksProbe:
 
 
 def probes(context: Context) -> Iterator[Planned]:
-    """One for all hooks, unless nobody is to be heard."""
+    """One that listens to all hooks, unless nobody is to be heard, and once one speaks what is told of the app's work."""
     settings = context.settings(Logs)
     if settings.hook_listen:
+        heard: list[HooksProbe] = []
         yield Planned(
-            make=lambda: _make(context),
+            make=lambda: _make(context, heard),
             every=settings.every_seconds,
             cpu_seconds=HOOK_RATIO * settings.every_seconds,
             history_bytes=QUEUES_BYTES,
         )
+        yield Planned(
+            make=lambda: WorkProbe(heard[0].state),
+            every=settings.every_seconds,
+            cpu_seconds=WORK_CPU_SECONDS,
+            history_bytes=READING_BYTES,
+            when=lambda: any(True for probe in heard for _ in probe.state.speaking),
+        )
 
 
-REGISTRATION = Registration(probes, readings=(BacklogReading,))
+REGISTRATION = Registration(probes, readings=(BacklogReading, HooksReading))
 
 
-def _make(context: Context) -> HooksProbe:
+def _make(context: Context, heard: list[HooksProbe]) -> HooksProbe:
     places = [parse_place(place) for place in context.settings(Logs).hook_listen]
     probe = HooksProbe(places, context.in_flight, root=context.root)
     context.pools.let(lambda: probe.pools)
+    heard.append(probe)
     return probe
 
 

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from probes.counters import Counters, began_anew
 from probes.hooks.message import POOL_GAUGES, POOL_TOTALS, Message
+from probes.hooks.work import Work
 from probes.logs.reading import Backing, Loggers, Queue
 
 MOST_PROCESSES = 64
@@ -83,6 +84,7 @@ class HookState:
         self._grown: dict[str, Queue] = {}
         self._pool_totals: dict[str, dict[str, float]] = {}
         self._lost: dict[str, float] = {}
+        self.work = Work(self._counters)
 
     def hear(self, message: Message) -> bool:
         """One message.  False when there are too many processes already."""
@@ -104,6 +106,7 @@ class HookState:
             totals = {total: numbers[total] for total in POOL_TOTALS if total in numbers}
             added = self._added((*key, "pool", name), totals, fresh=fresh)
             self._add_pool(f"{message.name}/{name}", added)
+        self.work.hear(key, message, now, fresh=fresh)
         since, placed = (before.since, before.placed) if before is not None else (now, False)
         if message.lost is None:
             self._heard[key] = Heard(now, message, since, placed)

@@ -266,6 +266,61 @@ const PROGRAMS = {
     server.listen(0, '127.0.0.1', () => say({ port: server.address().port }));
   },
 
+  /** Handlers that go on after their response, and all that looks like them, of `http` or of `express`; says its port. */
+  after(kind) {
+    const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
+    const secondsOf = (request) => Number(request.url.split('?')[1] || 0);
+    const handlers = {
+      plain: (request, response) => { setTimeout(() => response.end('plain'), 1000 * secondsOf(request)); },
+      async: async (request, response) => { await sleep(secondsOf(request)); response.end('async'); },
+      early: async (request, response) => { response.end('early'); await sleep(secondsOf(request)); },
+      given: (request, response) => {
+        response.end('given');
+        globalThis[Symbol.for('stallscope.hook')]?.afterResponse(sleep(secondsOf(request)));
+      },
+      never: async (request, response) => { response.end('never'); await new Promise(() => {}); },
+      stream: async (request, response) => {
+        for (let left = 10 * secondsOf(request); left > 0; left -= 1) { response.write('data: x\n\n'); await sleep(0.1); }
+        response.end();
+      },
+      lazy: (request, response) => { response.end('lazy'); return { then: () => say({ began: true }) }; },
+    };
+    const started = (server) => server.listen(0, '127.0.0.1', () => say({ port: server.address().port }));
+    const nameOf = (request) => request.url.split(/[/?]/)[1];
+    if (kind === 'express') {
+      const express = require('express');
+      const [app, router] = [express(), express.Router()];
+      for (const [name, handler] of Object.entries(handlers)) router.get(`/${name}`, handler);
+      app.use(async (request, response, next) => { await sleep(0); next(); });
+      app.use(router);
+      app.get('/fails', async () => { throw new Error('on purpose'); });
+      app.use((error, request, response, next) => response.end(error.message)); // eslint-disable-line no-unused-vars
+      started(require('node:http').createServer(app));
+    } else {
+      const handler = (request, response) => handlers[nameOf(request)](request, response);
+      const server = require('node:http').createServer(handler);
+      say({ found: server.listeners('request')[0] === handler, once: server.once('request', () => say({ once: true })) === server });
+      const extra = () => say({ wrong: true });
+      server.on('request', extra).removeListener('request', extra);
+      started(server);
+    }
+    setInterval(() => global.gc && global.gc(), 500).unref();
+  },
+
+  /** Nanoseconds of an async handler's request without a socket: of the handler, with what listens to a server. */
+  async handled(count) {
+    const server = require('node:http').createServer(async () => {});
+    const response = {};
+    const round = async (times) => {
+      const began = process.hrtime.bigint();
+      for (let number = 0; number < times; number += 1) await server.rawListeners('request')[0].call(server, {}, response);
+      return Number(process.hrtime.bigint() - began) / times;
+    };
+    await round(Number(count));
+    say({ ns: await round(Number(count)) });
+    process.exit(0);
+  },
+
   /** Asks a pool of `most` connections `asks` times at once; each answer is held for a while. */
   async pool(most, asks, hold) {
     const { Pool } = require('pg');

@@ -226,28 +226,121 @@ def pool_leak(dsn: str, most: str, way: str) -> None:
 def asgi() -> None:
     """Answers after as many seconds as the path says; says its port."""
     import asyncio
-    import socket
 
     import stallscope_hook
-    import uvicorn
 
     async def app(scope: Any, _receive: Any, send: Any) -> None:
         await asyncio.sleep(float(scope["path"][1:]))
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
         await send({"type": "http.response.body", "body": b"done"})
 
+    _serve_asgi(stallscope_hook.asgi(app))
+
+
+def _serve_asgi(app: Any) -> None:
+    import socket
+
+    import uvicorn
+
     listening = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(stallscope_hook.asgi(app), lifespan="off", log_config=None)
+    config = uvicorn.Config(app, lifespan="off", log_config=None)
     say(port=listening.getsockname()[1])
     uvicorn.Server(config).run(sockets=[listening])
 
 
+def background(framework: str) -> None:
+    """Apps that go on after their response, and what looks like it: of FastAPI, or of WSGI; says its port."""
+    import stallscope_hook
+
+    if framework == "wsgi":
+        _serve_wsgi(stallscope_hook.wsgi(_wsgi_background))
+    else:
+        _serve_asgi(stallscope_hook.asgi(_fastapi()))
+
+
+def _fastapi() -> Any:
+    import asyncio
+    import threading
+
+    import fastapi
+    import stallscope_hook
+    from fastapi.responses import PlainTextResponse, StreamingResponse
+    from starlette.background import BackgroundTask
+
+    def seconds(request: Any) -> float:
+        return float(request.query_params.get("s", 0))
+
+    async def plain(request: Any) -> Any:
+        await asyncio.sleep(seconds(request))
+        return PlainTextResponse("plain")
+
+    async def task(request: Any) -> Any:
+        return PlainTextResponse("task", background=BackgroundTask(asyncio.sleep, seconds(request)))
+
+    async def thread(request: Any) -> Any:
+        return PlainTextResponse("thread", background=BackgroundTask(time.sleep, seconds(request)))
+
+    async def own(request: Any) -> Any:
+        def work() -> None:
+            with stallscope_hook.after_response():
+                time.sleep(seconds(request))
+
+        threading.Thread(target=work, daemon=True).start()
+        return PlainTextResponse("own")
+
+    async def stream(request: Any) -> Any:
+        return StreamingResponse(_events(seconds(request)), media_type="text/event-stream")
+
+    app = fastapi.FastAPI()
+    for handler in (plain, task, thread, own, stream):
+        app.add_route(f"/{handler.__name__}", handler)
+    return app
+
+
+async def _events(seconds: float) -> Any:
+    import asyncio
+
+    for _ in range(int(10 * seconds)):
+        yield "data: x\n\n"
+        await asyncio.sleep(0.1)
+
+
+class _Closing:
+    """A WSGI response whose close() works on, as Werkzeug's call_on_close and Django's response closers do."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._parts = seconds, iter([b"task"])
+
+    def __iter__(self) -> Any:
+        return self._parts
+
+    def close(self) -> None:
+        time.sleep(self._seconds)
+
+
+def _wsgi_background(environ: Any, start_response: Any) -> Any:
+    name, seconds = environ["PATH_INFO"][1:], float(environ["QUERY_STRING"].partition("=")[2] or 0)
+    if name == "plain":
+        time.sleep(seconds)
+    start_response("200 OK", [("Content-Length", str(len(name)))])
+    return _Closing(seconds) if name == "task" else [name.encode()]
+
+
 def wsgi() -> None:
     """The same for WSGI, with a thread for each request."""
+    import stallscope_hook
+
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        time.sleep(float(environ["PATH_INFO"][1:]))
+        start_response("200 OK", [("Content-Length", "4")])
+        return [b"done"]
+
+    _serve_wsgi(stallscope_hook.wsgi(app))
+
+
+def _serve_wsgi(app: Any) -> None:
     import socketserver
     import wsgiref.simple_server
-
-    import stallscope_hook
 
     class Server(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
         daemon_threads = True
@@ -255,12 +348,7 @@ def wsgi() -> None:
     class Quiet(wsgiref.simple_server.WSGIRequestHandler):
         def log_message(self, *_: object) -> None: ...
 
-    def app(environ: Any, start_response: Any) -> list[bytes]:
-        time.sleep(float(environ["PATH_INFO"][1:]))
-        start_response("200 OK", [("Content-Length", "4")])
-        return [b"done"]
-
-    server = wsgiref.simple_server.make_server("127.0.0.1", 0, stallscope_hook.wsgi(app), Server, Quiet)
+    server = wsgiref.simple_server.make_server("127.0.0.1", 0, app, Server, Quiet)
     say(port=server.server_address[1])
     server.serve_forever()
 

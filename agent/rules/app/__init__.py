@@ -6,4 +6,5 @@ RULES = load(
     __name__,
     "runtime_oversubscribed",
     "cpu_limit_unusable",
+    "background_refresh_starved",
 )

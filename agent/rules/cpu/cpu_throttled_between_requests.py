@@ -10,7 +10,6 @@ Over 300 lines: with a signal, without one, and with one that is too fast are th
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,13 +19,15 @@ from agent.history import History, Missing
 from agent.report import Advice, Evidence
 from agent.rules import raising
 from agent.rules.confidence import Confidence, by_kernel, measured, not_measured
+from agent.rules.cpu import after_response
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import place
 from agent.views.attribution import attribute, digest, suspended_share
 from agent.views.comb import LEAST_ENDS, Comb, ends_of, releases
 from agent.views.cpu import cores_used
+from agent.views.requests import busy_seconds, timeline
 from agent.views.stalled import QUOTA, UNKNOWN
-from probes.app.in_flight import SAMPLED_SOURCES, Transition
+from probes.app.in_flight import Transition
 from probes.app.requests import RequestsReading
 from probes.cpu.spinner import STOP_GAP_SECONDS
 from probes.cpu.suspension import SuspensionReading, Window
@@ -198,17 +199,14 @@ def _judge(history: History) -> Judgement:
     readings = history.window(RequestsReading, SPAN)
     if not readings:
         return _infer(history, telling, history.why_missing(RequestsReading, SPAN))
-    if set(readings[-1].sources) <= set(SAMPLED_SOURCES):
+    if not (changes := timeline(history, SPAN)):
         return _infer(history, telling, SAMPLED)
     windows = [w for r in felt for w in r.windows]
-    timeline = [t for r in readings for t in r.transitions]
-    if not timeline:
-        timeline = [Transition(readings[0].taken - readings[0].seconds, readings[0].in_flight)]
-    during = Side(tuple(w for w in windows if _in_flight(timeline, w) is True))
-    between = Side(tuple(w for w in telling if _in_flight(timeline, w) is False))
+    during = Side(tuple(w for w in windows if _in_flight(changes, w) is True))
+    between = Side(tuple(w for w in telling if _in_flight(changes, w) is False))
     if len(between.windows) < EACH.value:
-        return _too_fast(history, telling, timeline)
-    there = _during(during.windows, timeline, between.available)
+        return _too_fast(history, telling, changes)
+    there = _during(during.windows, changes, between.available)
     evidence = (
         Evidence(
             f"between requests {between.stopped:.0%} of {len(between.windows)} bursts were stopped; at most "
@@ -219,6 +217,7 @@ def _judge(history: History) -> Judgement:
             there if during.windows else None, "ratio",
         ),
         Evidence("requests in flight are reported by: " + ", ".join(readings[-1].sources)),
+        *after_response.seen(history, SPAN),
     )  # fmt: skip
     return _weigh(history, between, during, there, evidence)
 
@@ -328,14 +327,6 @@ def _in_flight(timeline: Sequence[Transition], window: Window) -> bool | None:
     return True if busy_seconds(timeline, window.start, window.end) >= mostly else None
 
 
-def busy_seconds(timeline: Sequence[Transition], start: float, end: float) -> float:
-    """How much of this interval had requests in flight."""
-    first = max(0, bisect_right(timeline, start, key=lambda t: t.at) - 1)
-    last = bisect_right(timeline, end, key=lambda t: t.at)
-    spans = pairwise([*timeline[first:last], Transition(end, 0)])
-    return sum(max(0.0, b.at - max(a.at, start)) for a, b in spans if a.in_flight)
-
-
 def _infer(history: History, telling: Sequence[Window], reason: Missing) -> Judgement:
     """No signal, for this reason: look for two regimes among the windows that can tell."""
     gone = [w for w in telling if stopped(w) or available(w) <= GONE.value]
@@ -356,6 +347,7 @@ def _infer(history: History, telling: Sequence[Window], reason: Missing) -> Judg
             f"{Side(tuple(there)).available:.0%}, few in between", Side(tuple(gone)).available, "ratio",
         ),
         Evidence("inferred from the shape alone: " + reason.because),
+        *after_response.seen(history, SPAN),
     )  # fmt: skip
     cloud = place.is_cloud_run_service(history)
     if not _proved(history, gone):
@@ -425,7 +417,7 @@ def _advice(history: History) -> Advice:
         "find who lowers the CPU limit between requests (an autoscaler, an idle policy) and stop it there",
     )  # fmt: skip
     return Advice(
-        ADVICE, changes,
+        ADVICE, (*changes, *(after_response.CHANGES if after_response.seen(history, SPAN) else ())),
         "instance-based billing charges for the whole life of an instance, idle time included",
         "requests that are slow while they are in flight; or move the background work into a request, a job "
         "or a worker pool instead of paying for idle CPU",

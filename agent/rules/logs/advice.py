@@ -35,6 +35,11 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
         "OTEL_BLRP_MAX_QUEUE_SIZE=2048, OTEL_BLRP_MAX_EXPORT_BATCH_SIZE=512, OTEL_BLRP_SCHEDULE_DELAY=1000; a nearer collector",
         "on SIGTERM: logger_provider.shutdown(), which exports what waits",
     ),
+    "go": (
+        "slog.NewJSONHandler(os.Stdout, nil), zap's or zerolog's default: entries go to stdout, and nothing waits",
+        "else bound it: make(chan Entry, 10000), and select with a default that drops and counts",
+        "on SIGTERM: flush (logger.Sync(), client.Close()), then exit; os.Exit runs no defer",
+    ),
     "fluent-bit": (
         "[SERVICE] storage.path /var/log/flb-storage/   [INPUT] storage.type filesystem",
         "[OUTPUT] storage.total_limit_size 500M; without the filesystem: [INPUT] Mem_Buf_Limit 50MB",

@@ -18,6 +18,7 @@ from probes.reading import Code
 KNOWN: Mapping[str, str] = {
     "node": "winston (Console, File, Stream, Http, @google-cloud/logging-winston), pino, @google-cloud/logging, "
     "@google-cloud/logging-bunyan, standard output",
+    "go": "the queues that are given to stallscope.WatchQueue and WatchBuffer; stallscope.WatchLogs() says that there are no others",
     "python": "the handlers of logging, google-cloud-logging, OpenTelemetry's BatchLogRecordProcessor",
 }
 TO_STDOUT_ALONE = "STALLSCOPE_HOOK_LOGS=stdout in the app's environment says that it logs to standard output alone"

@@ -346,10 +346,10 @@ def test_after_a_rest_the_socket_is_read_again_without_a_slot(monkeypatch: pytes
     async def test(heard: Heard) -> None:
         heard.send(*[b"x"] * (MOST_PER_SECOND + 5), told())
         await heard.probe.read()
-        assert heard.probe._state.in_flight() == {}
+        assert heard.probe.state.in_flight() == {}
         for _ in range(300):
             heard.clock.advance(1.0)
-            if heard.probe._state._heard:
+            if heard.probe.state._heard:
                 return
             await asyncio.sleep(0.01)
         raise AssertionError("the message after the flood was not heard")

@@ -8,6 +8,7 @@ import pytest
 
 from agent.rules import BY_ID
 from agent.rules.rule import Absent, Judgement, Present, Unknown
+from probes.hooks.work import HooksReading
 from probes.host.platform import Environment
 from tests.unit.builders import ALL_COUNT, CLEAN, NONE_COUNTS, Burst, Cause, Scene, beat, requests, spin, suspension
 
@@ -330,3 +331,25 @@ def test_sampled_requests_convict_neither_side(in_flight: int) -> None:
     if isinstance(judgement, Present):
         assert judgement.severity == "warning"
         assert any("sampled" in e.text for e in judgement.evidence)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "inferred"])
+@pytest.mark.parametrize("pieces", [None, 0.0, 1.0, 3.0])
+def test_work_that_goes_on_after_its_response_is_named_where_hooks_see_it(told: bool, pieces: float | None) -> None:
+    scene = billed_by_request(cloud_run(), told=told)
+    taken = scene.clock()
+    scene.history.add(
+        HooksReading(taken=taken, seconds=5.0, after_response=pieces, after_response_seconds=pieces and 40.0)
+    )
+    judgement = judge(scene)
+    assert isinstance(judgement, Present)
+    said = [e for e in judgement.evidence if "after the response was sent" in e.text]
+    assert [e.value for e in said] == ([pieces] if pieces else [])
+    assert any("Cloud Tasks" in change for change in judgement.advice.changes) is bool(pieces)
+
+
+def test_work_after_the_response_convicts_nobody_where_the_cpu_stays() -> None:
+    scene = cloud_run().run(120, in_flight=0)
+    scene.history.add(HooksReading(taken=scene.clock(), seconds=5.0, after_response=3.0))
+    judgement = judge(scene)
+    assert isinstance(judgement, Absent)

@@ -1,0 +1,3 @@
+module stallscope
+
+go 1.21
