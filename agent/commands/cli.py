@@ -1,4 +1,4 @@
-"""The command line: ``run``, ``doctor``, ``demo``, ``report``, ``check-config``, ``explain``, ``hooks``.
+"""The command line: ``run``, ``exec``, ``doctor``, ``demo``, ``report``, ``check-config``, ``explain``, ``hooks``.
 
 Exit codes: 0 done (doctor: healthy; demo: found), 1 findings (demo: others than expected), 2 cannot tell, 64 wrong
 usage, 69 something needed is not available (port taken, agent not reachable, no CPU quota), 78 unusable settings.
@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from agent import __version__
+from agent.commands.exec import OWN as EXEC_OPTIONS
+from agent.commands.exec import USAGE_LINE as EXEC_USAGE
 from agent.commands.exits import (
     BAD_CONFIG,
     CANNOT_TELL,
@@ -38,6 +40,14 @@ from agent.commands.start import obstacle, open_standard_streams
 _OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 #: What ``demo`` can make; ``agent.commands.demo.stalls`` has the table, which takes a while to load.
 STALLS = ("throttle", "lock", "slow-query", "network", "logs")
+
+
+_EXEC = """Starts COMMAND with the descriptors, the environment and the user that it would have anyway, passes signals on to it,
+asks for ended children, and ends as it ends: with its exit code, or by its signal (as PID 1: 128 + the signal).
+The agent is started two seconds later as another child. Nothing depends on it: when its settings are wrong, its
+port is taken or it is killed, one line says so and COMMAND goes on.
+
+127: there is no such COMMAND; 126: it cannot be executed; 64: this command line is wrong."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -98,7 +108,10 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--embedded-postgres", action="store_true", help="start a PostgreSQL of our own and watch it, for a first look"
     )
+    run.add_argument("--until-stdin-ends", action="store_true", help=argparse.SUPPRESS)  # how `exec` starts it
     run.set_defaults(command=_run)
+
+    _add_exec(commands, settings)
 
     doctor = commands.add_parser("doctor", parents=[settings, output], help="measure now and print a report")
     doctor.add_argument(
@@ -129,6 +142,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     hooks.set_defaults(command=_hooks)
     return parser
+
+
+def _add_exec(commands: Any, settings: argparse.ArgumentParser) -> None:
+    """Only its help: stallscope.py takes ``exec`` to agent.commands.exec, which starts the app before any of this is loaded."""
+    what = "start the app as the first process of its container, and the agent beside it"
+    execute = commands.add_parser(
+        "exec", parents=[settings], help=what, usage=EXEC_USAGE.removeprefix("usage: "), description=_EXEC,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    execute.add_argument("--listen", metavar="HOST:PORT", help="address of the pages (default 127.0.0.1:9768)")
+    for name, (values, words) in EXEC_OPTIONS.items():
+        execute.add_argument(name, choices=values, help=f"{words}: {', '.join(values)} (default none)", metavar="WHICH")
+    execute.add_argument("--quiet", action="store_true", help="say nothing when the agent cannot run or has ended")
+    execute.set_defaults(command=None)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -179,7 +206,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
     as_json = arguments.json or not sys.stdout.isatty()
     if not arguments.embedded_postgres:
-        return asyncio.run(serve_until_stopped(config, as_json=as_json))
+        return asyncio.run(
+            serve_until_stopped(config, as_json=as_json, until_stdin_ends=arguments.until_stdin_ends)
+        )
     from agent.commands.embedded_postgres import TARGET, EmbeddedPostgres, NotAvailable  # noqa: PLC0415 - only here
     from agent.settings.presets import watching  # noqa: PLC0415 - only here
 

@@ -126,8 +126,8 @@ def _cloud_log(config: Config) -> CloudLog | None:
     return CloudLog(open_api(config.cloud_logging), log, strings(labels))
 
 
-async def serve_until_stopped(config: Config, *, as_json: bool) -> int:
-    """Run until SIGTERM or SIGINT.  Returns the exit code."""
+async def serve_until_stopped(config: Config, *, as_json: bool, until_stdin_ends: bool = False) -> int:
+    """Run until SIGTERM or SIGINT, or until nobody holds the other end of standard input.  Returns the exit code."""
     address = parse_address(config.http.listen)
     try:
         sock = server.bind(*address)
@@ -149,6 +149,8 @@ async def serve_until_stopped(config: Config, *, as_json: bool) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # until now they ended the process at once: stallscope.py
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    if until_stdin_ends:
+        _stop_at_end(0, stop)
     try:
         await agent.start()
     except OSError as error:
@@ -177,6 +179,17 @@ async def serve_until_stopped(config: Config, *, as_json: bool) -> int:
         await agent.aclose()
         await notifier.aclose()
     return 0
+
+
+def _stop_at_end(fd: int, stop: asyncio.Event) -> None:
+    """A supervisor that is killed cannot tell us to stop: the kernel closes its end of this pipe."""
+    loop = asyncio.get_running_loop()
+
+    def ended() -> None:
+        loop.remove_reader(fd)
+        stop.set()
+
+    loop.add_reader(fd, ended)
 
 
 def _first_report(notifier: ChangeNotifier, agent: Agent) -> None:
