@@ -206,9 +206,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     as_json = arguments.json or not sys.stdout.isatty()
     if not arguments.embedded_postgres:
-        return asyncio.run(
-            serve_until_stopped(config, as_json=as_json, until_stdin_ends=arguments.until_stdin_ends)
-        )
+        return asyncio.run(serve_until_stopped(config, as_json=as_json, until_stdin_ends=arguments.until_stdin_ends))
     from agent.commands.embedded_postgres import TARGET, EmbeddedPostgres, NotAvailable  # noqa: PLC0415 - only here
     from agent.settings.presets import watching  # noqa: PLC0415 - only here
 

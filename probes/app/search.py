@@ -57,7 +57,9 @@ class App(Section):
     process: str = Field("", max_length=64, description="Name of the app's process as in /proc/PID/comm.")
     pid: int | None = Field(None, ge=1, description="The app's process id; wins over the name.")
     parent: int | None = Field(
-        None, ge=1, description="All processes below this one are the app's, unless name or id is given; `stallscope exec` sets it."
+        None,
+        ge=1,
+        description="All processes below this one are the app's, unless name or id is given; `stallscope exec` sets it.",
     )
 
     @property
@@ -78,9 +80,7 @@ class Found(NamedTuple):
     goes_on: bool = False
 
 
-def chosen(
-    root: Path, process: str, pid: int | None, child: int | None = None, parent: int | None = None
-) -> Found:
+def chosen(root: Path, process: str, pid: int | None, child: int | None = None, parent: int | None = None) -> Found:
     """The process ``pid`` (``app.pid``), else those named ``process`` (``app.process``), else all below ``parent``.
 
     ``child`` is the agent's own, which none of them finds.  Raises OSError without /proc.

@@ -91,7 +91,7 @@ def main(words: list[str], program: str) -> None:
     if app.has_threads() and not sys.flags.no_site:
         # A sitecustomize of the app's has started one: it would take the signals that this thread waits for.
         os.execve(sys.executable, [sys.executable, "-I", "-S", "-B", program, "exec", *words], environ)
-    mask = supervisor.block_signals()
+    before = app.block_signals()
     faults: list[str] = []
     for_app = dict(environ)
     if options.hooks != "none":
@@ -100,4 +100,4 @@ def main(words: list[str], program: str) -> None:
         languages = hooked.LANGUAGES if options.hooks == "auto" else (options.hooks,)
         faults = hooked.add_hooks(for_app, languages, options.setting("logs.hook_listen"))
     agent = supervisor.AgentCommand(program, options.passed, environ, options.lines)
-    supervisor.Supervisor(agent, mask, quiet=options.quiet).run(options.command, for_app, faults)
+    supervisor.Supervisor(agent, before, quiet=options.quiet).run(options.command, for_app, faults)

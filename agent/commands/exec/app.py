@@ -11,6 +11,7 @@ import os
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
+    from typing import Any, NoReturn
 else:
     import _signal as signal  # what it wraps, without its enums: agent.commands.exec
 
@@ -54,15 +55,53 @@ def has_threads(path: str = "/proc/self/task") -> bool:
         return False
 
 
-def start(command: list[str], environ: dict[bytes, bytes], mask: set[int], *, own_group: bool) -> int:
-    """Start the app and return its id; ``own_group``: as the leader of a process group.  Raises OSError like execvp(3)."""
+def block_signals() -> dict[str, Any]:
+    """Block every signal, and let ended children be asked for.  Returns what the app is to have instead."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    before = signal.signal(
+        signal.SIGCHLD, signal.SIG_DFL
+    )  # ignored, as some parents leave it, the status would be lost
+    return {"mask": mask, "children": before}
+
+
+def start(command: list[str], environ: dict[bytes, bytes], before: dict[str, Any], *, own_group: bool) -> int:
+    """Start the app and return its id; ``own_group``: as the leader of a process group.  Raises OSError like execvp(3).
+
+    By fork(2): glibc's posix_spawn(3) leaves two signals ignored that were not.
+    """
+    failed, fails = os.pipe()  # closed by the exec
+    pid = os.fork()
+    if not pid:
+        try:
+            if own_group:
+                os.setpgid(0, 0)
+            for number in _IGNORED_BY_PYTHON:
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGCHLD, before["children"])
+            signal.pthread_sigmask(signal.SIG_SETMASK, before["mask"])
+            _become(command, environ)
+        except OSError as error:
+            os.write(fails, str(error.errno).encode())
+        finally:
+            os._exit(CANNOT_EXECUTE)
+    os.close(fails)
+    number = os.read(failed, 16)
+    os.close(failed)
+    if number:
+        os.waitpid(pid, 0)
+        raise OSError(int(number), os.strerror(int(number)))
+    return pid
+
+
+def _become(command: list[str], environ: dict[bytes, bytes]) -> NoReturn:
+    """Execute the program: where it says, or the first on PATH that can be.  Raises OSError."""
     name = os.fsencode(command[0])
     if b"/" in name:
-        return _spawn(name, command, environ, mask, own_group)
+        _execute(name, command, environ)
     refused = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
     for place in environ.get(b"PATH", DEFAULT_PATH).split(b":") if name else ():
         try:
-            return _spawn(os.path.join(place or b".", name), command, environ, mask, own_group)
+            _execute(os.path.join(place or b".", name), command, environ)
         except OSError as error:
             if error.errno not in _PASSED_OVER:
                 raise
@@ -71,15 +110,13 @@ def start(command: list[str], environ: dict[bytes, bytes], mask: set[int], *, ow
     raise refused
 
 
-def _spawn(path: bytes, command: list[str], environ: dict[bytes, bytes], mask: set[int], own_group: bool) -> int:
-    how = {"setpgroup": 0} if own_group else {}
+def _execute(path: bytes, command: list[str], environ: dict[bytes, bytes]) -> NoReturn:
     try:
-        return os.posix_spawn(path, command, environ, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON, **how)
+        os.execve(path, command, environ)
     except OSError as error:
         if error.errno != errno.ENOEXEC:
             raise
-        script = [b"/bin/sh", path, *command[1:]]  # no #! line: a script of the shell's, for execvp(3)
-        return os.posix_spawn(b"/bin/sh", script, environ, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON, **how)
+        os.execve(b"/bin/sh", [b"/bin/sh", path, *map(os.fsencode, command[1:])], environ)  # execvp(3): no #! line
 
 
 def exit_code(error: OSError) -> int:
@@ -87,7 +124,7 @@ def exit_code(error: OSError) -> int:
     return NOT_FOUND if error.errno == errno.ENOENT else CANNOT_EXECUTE
 
 
-def end_like(status: int) -> None:
+def end_like(status: int) -> NoReturn:
     """End as the app did, whose wait status this is: with its code, or by its signal where that can kill us (not as PID 1)."""
     if not os.WIFSIGNALED(status):
         os._exit(os.WEXITSTATUS(status))

@@ -24,7 +24,7 @@ from agent.commands.exec import app
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    from typing import NoReturn
+    from typing import Any, NoReturn
 else:
     import _signal as signal  # agent.commands.exec says why
 
@@ -49,13 +49,6 @@ MOST_SAID = 400
 SPEAK_SECONDS = 5
 
 
-def block_signals() -> set[int]:
-    """Block every signal, and let ended children be asked for.  Returns what was blocked before."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as some parents leave it, the status would be lost
-    return {int(number) for number in mask}
-
-
 class AgentCommand:
     """How the agent is started: ``program`` is stallscope.py, ``lines`` where what it says goes."""
 
@@ -70,8 +63,8 @@ class AgentCommand:
 class Supervisor:
     """Two children, and whatever they leave behind."""
 
-    def __init__(self, agent: AgentCommand, mask: set[int], *, quiet: bool) -> None:
-        self._command, self._mask, self._quiet = agent, mask, quiet
+    def __init__(self, agent: AgentCommand, before: dict[str, Any], *, quiet: bool) -> None:
+        self._command, self._before, self._quiet = agent, before, quiet
         self._app = self._agent = 0
         self._status: int | None = None
         self._terminal = _has_terminal()
@@ -82,7 +75,7 @@ class Supervisor:
         """Start the app, then the agent; end when the app has ended."""
         _adopt_orphans()
         try:
-            self._app = app.start(command, environ, self._mask, own_group=not self._terminal)
+            self._app = app.start(command, environ, self._before, own_group=not self._terminal)
         except OSError as error:
             text = f"stallscope exec: {command[0]}: {error.strerror or error}\n"
             _write(text)
@@ -102,7 +95,6 @@ class Supervisor:
                 self._pass_on(taken)
         self._end_agent()
         app.end_like(self._status)
-        raise AssertionError  # it does not return
 
     def _pass_on(self, taken: signal.struct_siginfo) -> None:
         number = taken.si_signo
