@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import signal
 import statistics
@@ -176,6 +175,10 @@ def _delay(starts: Mapping[str, Sequence[float]], what: str = "") -> str:
     return f"{alone * 1e3:.0f} ms | {statistics.median(pairs) * 1e3:.0f} ms | {max(pairs) * 1e3:.0f} ms | {len(pairs)}"
 
 
+def _spread(ratios: Sequence[float]) -> str:
+    return f"median {statistics.median(ratios):.3f} ({min(ratios):.2f} to {max(ratios):.2f}, {len(ratios)} pairs)"
+
+
 def tables(found: Mapping[str, Any]) -> str:
     """The page's tables."""
     lines = ["| where | same status | signals that came through |", "|---|---|---|"]
@@ -198,11 +201,10 @@ def tables(found: Mapping[str, Any]) -> str:
     ratios, size = found["throughput"], found["cost"]
     lines += [
         "",
-        f"2.6 GB through the app's standard input and output, time by exec over time alone: median {statistics.median(ratios):.3f} "
-        f"({min(ratios):.2f} to {max(ratios):.2f}, {len(ratios)} pairs).",
-        f"The supervisor: {size['Pss']:.1f} MB PSS, {size['Private_Dirty']:.1f} MB of its own, "
-        f"{size['cpu_seconds_an_hour']:.3f} CPU-s an hour.",
+        f"2.6 GB through the app's standard input and output, time by exec over time alone: {_spread(ratios)}.",
     ]
+    own = f"{size['Private_Dirty']:.1f} MB of its own, {size['cpu_seconds_an_hour']:.3f} CPU-s an hour"
+    lines.append(f"The supervisor: {size['Pss']:.1f} MB PSS, {own}.")
     return "\n".join(lines) + "\n"
 
 

@@ -85,11 +85,11 @@ def start(command: list[str], environ: dict[bytes, bytes], before: dict[str, Any
         finally:
             os._exit(CANNOT_EXECUTE)
     os.close(fails)
-    number = os.read(failed, 16)
+    why = int(os.read(failed, 16) or 0)
     os.close(failed)
-    if number:
+    if why:
         os.waitpid(pid, 0)
-        raise OSError(int(number), os.strerror(int(number)))
+        raise OSError(why, os.strerror(why))
     return pid
 
 

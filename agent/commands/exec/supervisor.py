@@ -200,18 +200,29 @@ class Supervisor:
     def _let_go(self) -> None:
         """Close what is the app's: all but standard error, and what the agent's lines go to."""
         try:
-            null = os.open(os.devnull, os.O_RDWR)
+            null = _null()
             while null <= 2:
                 null = os.dup(null)  # those below it were closed, and a pipe of ours would get their numbers
             if self._command.lines is not None:
                 self._lines = os.dup(self._command.lines)
             for fd in (0, 1):
                 os.dup2(null, fd, inheritable=False)
-            for name in os.listdir("/proc/self/fd"):
-                if int(name) > 2 and int(name) != self._lines:
-                    _close(int(name))
         except OSError:
-            pass  # no /dev or no /proc: then the agent cannot measure either
+            pass  # no descriptor is left
+        try:
+            held = [int(name) for name in os.listdir("/proc/self/fd")]
+        except OSError:
+            held = list(range(1024))
+        _close(*(fd for fd in held if fd > 2 and fd != self._lines))
+
+
+def _null() -> int:
+    try:
+        return os.open(os.devnull, os.O_RDWR)
+    except OSError:  # no /dev: a pipe that nobody reads
+        reader, writer = os.pipe()
+        os.close(reader)
+        return writer
 
 
 def _has_terminal() -> bool:
@@ -230,7 +241,7 @@ def _adopt_orphans() -> None:
     try:
         import _ctypes  # noqa: PLC0415 - not there in every build; ctypes itself takes five times as long to load
 
-        prctl = _ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_NOW), "prctl")
+        prctl = _ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_NOW), "prctl")  # type: ignore[arg-type] # as ctypes.CDLL(None) does
         _ctypes.call_function(prctl, (PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
     except (ImportError, AttributeError, OSError):
         pass  # they go to the next one above us

@@ -27,7 +27,7 @@ from stallscope import own_first
 from tests.unit.golden import fixed
 
 ROOT = Path(__file__).resolve().parents[4]
-COMMANDS = ("run", "doctor", "demo", "report", "check-config", "explain", "hooks")
+COMMANDS = ("run", "exec", "doctor", "demo", "report", "check-config", "explain", "hooks")
 
 Output = pytest.CaptureFixture[str]
 
