@@ -44,8 +44,8 @@ STALLS = ("throttle", "lock", "slow-query", "network", "logs")
 
 _EXEC = """Starts COMMAND with the descriptors, the environment and the user that it would have anyway, passes signals on to it,
 asks for ended children, and ends as it ends: with its exit code, or by its signal (as PID 1: 128 + the signal).
-The agent is started two seconds later as another child. Nothing depends on it: when its settings are wrong, its
-port is taken or it is killed, one line says so and COMMAND goes on.
+The agent is started as another child when COMMAND has not computed for two seconds, after half a minute at the latest.
+Nothing depends on it: when its settings are wrong, its port is taken or it is killed, one line says so and COMMAND goes on.
 
 127: there is no such COMMAND; 126: it cannot be executed; 64: this command line is wrong."""
 

@@ -19,7 +19,7 @@ import os
 import sys
 import time
 
-from agent.commands.exec import app
+from agent.commands.exec import app, kernel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 else:
     import _signal as signal  # agent.commands.exec says why
 
-#: The agent's own start takes over half a second of CPU, which the app's start needs more.
-AGENT_AFTER_SECONDS = 2.0
+#: The agent's own start takes over half a second of CPU, which the app's start needs more: at a quota of 5 % both at once take
+#: twice as long.  So it is looked each half second whether the app computes, and the agent is started when it has not done so
+#: four times in a row, or after half a minute: an app that always computes is to be seen as well.
+LOOK_SECONDS, CALM_LOOKS, MOST_LOOKS = 0.5, 4, 60
 #: For the agent's last report, once the app has ended: a platform that stops a container gives it 10 s for all.
 END_SECONDS = 3.0
 #: A signal of the terminal's has this code, one that a process sent has another (sigaction(2)).
@@ -42,7 +44,6 @@ FROM_TERMINAL = (
 FOR_LEADER = (signal.SIGHUP, signal.SIGCONT)
 #: While the agent makes its last report, each of these ends the waiting.
 IMPATIENT = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
-PR_SET_CHILD_SUBREAPER = 36
 #: Of what the agent said before it ended, so much is repeated.
 MOST_SAID = 400
 #: What speaks for us must not live longer than this when nobody reads standard error.
@@ -67,28 +68,28 @@ class Supervisor:
         self._command, self._before, self._quiet = agent, before, quiet
         self._app = self._agent = 0
         self._status: int | None = None
-        self._terminal = _has_terminal()
+        self._looks = self._calm = 0
+        self._terminal = kernel.has_terminal()
         self._leads = os.getsid(0) == os.getpid()
         self._lines = self._said = self._until_we_end = -1
 
     def run(self, command: list[str], environ: dict[bytes, bytes], faults: list[str]) -> NoReturn:
         """Start the app, then the agent; end when the app has ended."""
-        _adopt_orphans()
+        kernel.adopt_orphans()
         try:
             self._app = app.start(command, environ, self._before, own_group=not self._terminal)
         except OSError as error:
             text = f"stallscope exec: {command[0]}: {error.strerror or error}\n"
-            _write(text)
+            kernel.tell(text)
             os._exit(app.exit_code(error))
-        due: float | None = time.monotonic() + AGENT_AFTER_SECONDS
+        due: float | None = time.monotonic() + LOOK_SECONDS
         self._let_go()
         for fault in faults:
             self._say(fault)
         while self._status is None:
             taken = _next_signal(due)
             if taken is None:
-                due = None
-                self._start_agent()
+                due = self._agent_due()
             elif taken.si_signo == signal.SIGCHLD:
                 self._ask_for_ended()
             else:
@@ -123,15 +124,24 @@ class Supervisor:
                 return
             if os.WIFSTOPPED(status):
                 if pid == self._app:
-                    _stop(os.WSTOPSIG(status))
+                    kernel.stop_as(os.WSTOPSIG(status))
             elif pid == self._app:
                 self._status = status
-                _close(2)  # whoever reads it need not wait for the agent
+                kernel.close(2)  # whoever reads it need not wait for the agent
             elif pid == self._agent:
                 self._agent = 0
                 if self._status is None:
                     self._say(f"{self._how_it_ended(status)}; the app goes on without it")
-                _close(self._said, self._until_we_end)
+                kernel.close(self._said, self._until_we_end)
+
+    def _agent_due(self) -> float | None:
+        """Start the agent when the app is through with its start; else say when to look again."""
+        self._looks += 1
+        self._calm = 0 if kernel.computes(self._app) else self._calm + 1
+        if self._calm < CALM_LOOKS and self._looks < MOST_LOOKS:
+            return time.monotonic() + LOOK_SECONDS
+        self._start_agent()
+        return None
 
     def _start_agent(self) -> None:
         ours: tuple[int, ...] = ()
@@ -150,20 +160,20 @@ class Supervisor:
             )  # fmt: skip
         except (OSError, NotImplementedError) as error:
             self._say(f"the agent cannot be started: {error}; the app goes on without it")
-        _close(*ours, self._lines)
+        kernel.close(*ours, self._lines)
         if self._agent:
-            _first_to_go(self._agent)
+            kernel.first_to_go(self._agent)
 
     def _end_agent(self) -> None:
         """Let it make its last report, for a short time at most."""
         if not self._agent:
             return
-        _kill(self._agent, signal.SIGTERM)
+        kernel.kill(self._agent, signal.SIGTERM)
         until = time.monotonic() + END_SECONDS
         while self._agent:
             taken = _next_signal(until)
             if taken is None or taken.si_signo in IMPATIENT:
-                _kill(self._agent, signal.SIGKILL)
+                kernel.kill(self._agent, signal.SIGKILL)
                 return
             if taken.si_signo == signal.SIGCHLD:
                 self._ask_for_ended()
@@ -193,14 +203,14 @@ class Supervisor:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(SPEAK_SECONDS)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
-            _write(f"stallscope exec: {text}\n")
+            kernel.tell(f"stallscope exec: {text}\n")
         finally:
             os._exit(0)
 
     def _let_go(self) -> None:
         """Close what is the app's: all but standard error, and what the agent's lines go to."""
         try:
-            null = _null()
+            null = kernel.null_device()
             while null <= 2:
                 null = os.dup(null)  # those below it were closed, and a pipe of ours would get their numbers
             if self._command.lines is not None:
@@ -213,38 +223,7 @@ class Supervisor:
             held = [int(name) for name in os.listdir("/proc/self/fd")]
         except OSError:
             held = list(range(1024))
-        _close(*(fd for fd in held if fd > 2 and fd != self._lines))
-
-
-def _null() -> int:
-    try:
-        return os.open(os.devnull, os.O_RDWR)
-    except OSError:  # no /dev: a pipe that nobody reads
-        reader, writer = os.pipe()
-        os.close(reader)
-        return writer
-
-
-def _has_terminal() -> bool:
-    """Whether this process has a controlling terminal."""
-    try:
-        _close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True
-
-
-def _adopt_orphans() -> None:
-    """What the app's processes leave behind comes to us, as it does to PID 1: prctl(2), for which Python has no name."""
-    if os.getpid() == 1:
-        return
-    try:
-        import _ctypes  # noqa: PLC0415 - not there in every build; ctypes itself takes five times as long to load
-
-        prctl = _ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_NOW), "prctl")  # type: ignore[arg-type] # as ctypes.CDLL(None) does
-        _ctypes.call_function(prctl, (PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
-    except (ImportError, AttributeError, OSError):
-        pass  # they go to the next one above us
+        kernel.close(*(fd for fd in held if fd > 2 and fd != self._lines))
 
 
 def _next_signal(until: float | None) -> signal.struct_siginfo | None:
@@ -252,45 +231,3 @@ def _next_signal(until: float | None) -> signal.struct_siginfo | None:
     if until is None:
         return signal.sigwaitinfo(signal.valid_signals())
     return signal.sigtimedwait(signal.valid_signals(), max(0.0, until - time.monotonic()))
-
-
-def _stop(number: int) -> None:
-    """Stop as the app did, until somebody continues us."""
-    os.kill(os.getpid(), number)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
-    signal.pthread_sigmask(signal.SIG_BLOCK, {number})
-
-
-def _first_to_go(pid: int) -> None:
-    """When the container's memory is used up the kernel takes the agent, not the app: proc(5), oom_score_adj."""
-    try:
-        fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY)
-        try:
-            os.write(fd, b"1000")
-        finally:
-            os.close(fd)
-    except OSError:
-        pass
-
-
-def _kill(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except OSError:
-        pass
-
-
-def _close(*descriptors: int) -> None:
-    for fd in descriptors:
-        if fd >= 0:
-            try:
-                os.close(fd)
-            except OSError:
-                pass
-
-
-def _write(text: str) -> None:
-    try:
-        os.write(2, text.encode("utf-8", "backslashreplace"))
-    except OSError:
-        pass

@@ -19,6 +19,7 @@ from agent.commands import exec as exec_command
 from agent.commands.exec import OWN, PASSED_ON, QUIET, WrongUsageError, parse
 from agent.commands.exec.app import exit_code, has_threads, original_environment
 from agent.commands.exec.hooked import LANGUAGES, LISTEN, add_hooks
+from agent.commands.exec.kernel import MOST_THREADS, computes
 from agent.commands.hooks import INSTALLED, LOADED_BY
 from agent.settings.schema import Config
 
@@ -111,7 +112,7 @@ def test_hardly_anything_is_loaded_before_the_app_runs() -> None:
     assert "agent.commands.exec.supervisor" in loaded
     early = {name for name in loaded if name.startswith(("agent", "probes", "exporters"))}
     assert early <= {"agent", "agent.commands", "agent.commands.hooks"} | {
-        f"agent.commands.exec{part}" for part in ("", ".app", ".hooked", ".supervisor")
+        f"agent.commands.exec{part}" for part in ("", ".app", ".hooked", ".kernel", ".supervisor")
     }
     before = subprocess.run(
         [sys.executable, "-S", "-c", "import json, sys; print(json.dumps(sorted(sys.modules)))"],
@@ -146,6 +147,33 @@ def test_threads_are_counted(tmp_path: Path) -> None:
 )
 def test_the_codes_of_what_cannot_be_started_are_those_of_env(number: int, code: int) -> None:
     assert exit_code(OSError(number, "")) == code
+
+
+# ---- whether the app is through with its start
+
+
+def thread(proc: Path, pid: int, tid: int, state: str, *children: int) -> None:
+    directory = proc / str(pid) / "task" / str(tid)
+    directory.mkdir(parents=True)
+    (directory / "stat").write_text(f"{tid} (a) R) {state} 1 1")
+    (directory / "children").write_text("".join(f"{each} " for each in children))
+
+
+@pytest.mark.parametrize(("state", "busy"), [("R", True), ("D", True), ("S", False), ("Z", False), ("T", False)])
+def test_an_app_computes_when_any_thread_below_it_does(state: str, busy: bool, tmp_path: Path) -> None:
+    thread(tmp_path, 5, 5, "S", 6)
+    thread(tmp_path, 6, 6, "S", 7, 99)  # 99 has ended
+    thread(tmp_path, 7, 7, "S")
+    thread(tmp_path, 7, 8, state)
+    assert computes(5, str(tmp_path)) is busy
+    assert not computes(99, str(tmp_path))
+
+
+def test_no_more_than_some_threads_are_looked_at(tmp_path: Path) -> None:
+    for pid in range(1, 2 * MOST_THREADS):
+        thread(tmp_path, pid, pid, "S", pid + 1)
+    thread(tmp_path, 2 * MOST_THREADS, 2 * MOST_THREADS, "R")
+    assert not computes(1, str(tmp_path))
 
 
 # ---- the hooks
