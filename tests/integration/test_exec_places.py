@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pty
 import re
@@ -134,6 +135,17 @@ def test_the_app_is_what_is_below_it_and_the_agent_ends_with_it() -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == -signal.SIGTERM
         eventually(lambda: not agent.is_running(), what="the agent's end")
+
+
+@pytest.mark.parametrize("lines", ["none", "stderr"])
+def test_the_agents_lines_go_where_they_are_asked_for_and_nowhere_else(lines: str) -> None:
+    with running("sleep", "60", options=("--listen", "127.0.0.1:0", "--lines", lines)) as process:
+        agent = agent_of(process)
+        eventually(agent.children, seconds=30, what="the agent's measuring child")
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=20)
+    assert out == b""
+    assert [json.loads(line)["event"] for line in err.splitlines()] == (["final_report"] if lines == "stderr" else [])
 
 
 def test_the_agent_ends_when_it_is_killed_itself() -> None:
