@@ -5,11 +5,15 @@ Python looks into PYTHONPATH before all else, with ``python -m`` into the curren
 app's.  So what comes before the standard library moves to the end, where a dependency that lies there alone is still found.
 """
 
+from __future__ import annotations
+
 import os
-import signal
 import sys
-from collections.abc import Sequence
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # neither is loaded: `exec` starts the app before anything that takes time
+    from collections.abc import Sequence
+    from typing import Any, NoReturn
 
 PACKAGES = ("agent", "probes", "exporters")
 #: agent.commands.exits.UNAVAILABLE, which may be what cannot be imported.
@@ -38,6 +42,8 @@ def _leave(number: int, _: Any) -> NoReturn:
 
 def _hear_signals() -> None:
     """From the first moment: the kernel throws away what PID 1 has no handler for, and Python's own raises in any import."""
+    import signal  # noqa: PLC0415 - not for `exec`, which has another way
+
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _leave)
@@ -45,7 +51,9 @@ def _hear_signals() -> None:
 
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
-    _hear_signals()
+    app_first = sys.argv[1:2] == ["exec"]
+    if not app_first:
+        _hear_signals()
     own = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = own_first(sys.path, own, os.path.dirname(os.__file__))
     for package in PACKAGES:  # a sitecustomize of the app's may have imported the app's
@@ -53,6 +61,10 @@ def main() -> NoReturn:
             for name in [each for each in sys.modules if each == package or each.startswith(f"{package}.")]:
                 del sys.modules[name]
     try:
+        if app_first:
+            from agent.commands.exec import main as start_app  # noqa: PLC0415 - found only now
+
+            start_app(sys.argv[2:], os.path.abspath(__file__))  # returns when help is asked for
         from agent.commands.cli import main as command  # noqa: PLC0415 - found only now
 
         sys.exit(command())

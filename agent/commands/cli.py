@@ -121,7 +121,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     as_json = arguments.json or not sys.stdout.isatty()
     if not arguments.embedded_postgres:
-        return asyncio.run(serve_until_stopped(config, as_json=as_json))
+        return asyncio.run(serve_until_stopped(config, as_json=as_json, until_stdin_ends=arguments.until_stdin_ends))
     from agent.commands.embedded_postgres import TARGET, EmbeddedPostgres, NotAvailable  # noqa: PLC0415 - only here
     from agent.settings.presets import watching  # noqa: PLC0415 - only here
 
@@ -249,6 +249,6 @@ def _help(_: argparse.Namespace) -> int:
 
 
 _HANDLERS: dict[str, Handler] = {
-    "": _help, "run": _run, "doctor": _doctor, "demo": _demo, "report": _report, "check-config": _check_config,
+    "": _help, "run": _run, "exec": _help, "doctor": _doctor, "demo": _demo, "report": _report, "check-config": _check_config,
     "explain": _explain, "hooks": _hooks, "completion": _completion,
 }  # fmt: skip

@@ -9,12 +9,21 @@ from pathlib import Path
 from typing import NoReturn
 
 from agent import __version__
+from agent.commands.exec import OWN as EXEC_OPTIONS
+from agent.commands.exec import USAGE_LINE as EXEC_USAGE
 from agent.commands.exits import USAGE
 from agent.commands.hooks import LOADED_BY
 
 #: What ``demo`` can make; ``agent.commands.demo.stalls`` has the table, which takes a while to load.
 STALLS = ("throttle", "lock", "slow-query", "network", "logs")
 SHELLS = ("bash", "zsh", "fish")
+
+_EXEC = """Starts COMMAND with the descriptors, the environment and the user that it would have anyway, passes signals on to it,
+asks for ended children, and ends as it ends: with its exit code, or by its signal (as PID 1: 128 + the signal).
+The agent is started as another child when COMMAND has not computed for two seconds, after half a minute at the latest.
+Nothing depends on it: when its settings are wrong, its port is taken or it is killed, one line says so and COMMAND goes on.
+
+127: there is no such COMMAND; 126: it cannot be executed; 64: this command line is wrong."""
 
 #: A command: arguments to exit code.
 Handler = Callable[[argparse.Namespace], int]
@@ -53,6 +62,13 @@ def build_parser(handlers: Mapping[str, Handler]) -> argparse.ArgumentParser:
     run.add_argument(
         "--embedded-postgres", action="store_true", help="start a PostgreSQL of our own and watch it, for a first look"
     )
+    run.add_argument("--until-stdin-ends", action="store_true", help=argparse.SUPPRESS)  # how `exec` starts it
+    _add_exec(
+        commands.add_parser(
+            "exec", parents=[settings], help="start the app as the first process of its container, and the agent beside it",
+            usage=EXEC_USAGE.removeprefix("usage: "), description=_EXEC, formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+    )  # fmt: skip
     doctor = add("doctor", "measure now and print a report", settings, output, whole)
     doctor.add_argument(
         "--for", dest="seconds", type=duration, default=30.0, metavar="DURATION", help="how long (default 30s)"
@@ -77,6 +93,14 @@ def build_parser(handlers: Mapping[str, Handler]) -> argparse.ArgumentParser:
     completion = add("completion", "a script by which a shell completes these commands")
     completion.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
     return parser
+
+
+def _add_exec(execute: _Parser) -> None:
+    """Only its help: stallscope.py takes ``exec`` to agent.commands.exec, which starts the app before any of this is loaded."""
+    execute.add_argument("--listen", metavar="HOST:PORT", help="address of the pages (default 127.0.0.1:9768)")
+    for name, (values, words) in EXEC_OPTIONS.items():
+        execute.add_argument(name, choices=values, help=f"{words}: {', '.join(values)} (default none)", metavar="WHICH")
+    execute.add_argument("--quiet", action="store_true", help="say nothing when the agent cannot run or has ended")
 
 
 def _add_look_at(doctor: _Parser) -> None:

@@ -143,8 +143,8 @@ def _cloud_log(config: Config) -> CloudLog | None:
     return CloudLog(open_api(config.cloud_logging), log, strings(labels))
 
 
-async def serve_until_stopped(config: Config, *, as_json: bool) -> int:
-    """Run until SIGTERM or SIGINT.  Returns the exit code."""
+async def serve_until_stopped(config: Config, *, as_json: bool, until_stdin_ends: bool = False) -> int:
+    """Run until SIGTERM or SIGINT, or until nobody holds the other end of standard input.  Returns the exit code."""
     address = parse_address(config.http.listen)
     try:
         sock = server.bind(*address)
@@ -166,6 +166,8 @@ async def serve_until_stopped(config: Config, *, as_json: bool) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # until now they ended the process at once: stallscope.py
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    if until_stdin_ends:
+        _stop_at_end(0, stop)
     try:
         await agent.start()
     except OSError as error:
@@ -215,6 +217,17 @@ def _show_on_terminal(notifier: ChangeNotifier, agent: Agent) -> None:
     loop.call_later(FIRST_REPORT_SECONDS, renew)
     if sys.stdin.isatty():
         loop.add_reader(0, entered)
+
+
+def _stop_at_end(fd: int, stop: asyncio.Event) -> None:
+    """A supervisor that is killed cannot tell us to stop: the kernel closes its end of this pipe."""
+    loop = asyncio.get_running_loop()
+
+    def ended() -> None:
+        loop.remove_reader(fd)
+        stop.set()
+
+    loop.add_reader(fd, ended)
 
 
 def _api(pages: Pages, agent: Agent) -> Callable[[], Awaitable[Any]]:

@@ -1,6 +1,6 @@
 """The app's processes: do they compute, do they wait for a CPU, or do they sleep?
 
-Which they are: the settings say so (``app.pid``, ``app.process``), else they are the owners of the connections
+Which they are: the settings say so (``app.pid``, ``app.process``, ``app.parent``), else they are the owners of the connections
 that the connections probe saw (:mod:`probes.app.search`).  The search is made once a minute, and when one
 of them is gone; on a large host it takes several slots.  For new sockets new processes are looked at in between.
 
@@ -107,7 +107,7 @@ class ProcessesReading(Reading):
 
 
 class ProcessesProbe:
-    """Watches the app's processes; ``pid`` wins over ``process``, and both over the owners of ``inodes``.
+    """Watches the app's processes; ``pid`` wins over ``process``, that over all below ``parent``, and these over the owners of ``inodes``.
 
     ``inodes`` gives the sockets whose owners are wanted, ``counters`` the belief that the platform's counters deserve,
     ``child`` the agent's measuring child.
@@ -121,6 +121,7 @@ class ProcessesProbe:
         self,
         process: str = "",
         pid: int | None = None,
+        parent: int | None = None,
         *,
         inodes: Callable[[], Collection[int]] = tuple,
         counters: Callable[[], Mapping[str, Trust]] = dict,
@@ -128,7 +129,8 @@ class ProcessesProbe:
         root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._process, self._pid, self._inodes, self._counters = process, pid, inodes, counters
+        self._process, self._pid, self._parent, self._inodes, self._counters = process, pid, parent, inodes, counters
+        self._named = bool(process or pid or parent)
         self._child, self._root, self._clock = child, root, clock
         self._runtimes: dict[int, Runtime] = {}
         self._owners = Search(root, child)
@@ -186,8 +188,7 @@ class ProcessesProbe:
     def _has_new_sockets(self) -> bool:
         """Whether there are sockets whose owner has not been sought."""
         unsought = frozenset(self._inodes()) - self._owners.sought
-        named = self._process or self._pid is not None
-        return bool(unsought) and not named and self._clock() >= self._searched + NEW_SOCKETS_SECONDS
+        return bool(unsought) and not self._named and self._clock() >= self._searched + NEW_SOCKETS_SECONDS
 
     async def _sample(self, pids: Collection[int], blind: Mapping[str, Unseen]) -> dict[int, ProcessSample]:
         """Those that are still there; an id may have been given to another process meanwhile."""
@@ -213,9 +214,10 @@ class ProcessesProbe:
         self._searched = self._clock()
         wait = SEARCH_SECONDS
         try:
-            if self._process or self._pid is not None:
-                found = chosen(self._root, self._process, self._pid, self._child())
-                wait = wait if found.pids else SEARCH_AGAIN_SECONDS
+            if self._named:
+                found = chosen(self._root, self._process, self._pid, self._child(), self._parent)
+                settled = self._parent is None or {*found.pids[:MOST_PROCESSES]} == {*self._last}  # else it is starting
+                wait = wait if found.pids and settled else SEARCH_AGAIN_SECONDS
             elif inodes := self._inodes():
                 whole = self._searched >= self._due
                 found = await self._owners.search_on(inodes, whole=whole)
@@ -247,8 +249,7 @@ class ProcessesProbe:
 
 def are_watched(context: Context) -> bool:
     """Whether anything tells which processes are the app's."""
-    app = context.settings(App)
-    return bool(context.settings(Connections).ports or app.process or app.pid)
+    return bool(context.settings(Connections).ports) or context.settings(App).named
 
 
 def probes(context: Context) -> Iterator[Planned]:
@@ -268,7 +269,7 @@ REGISTRATION = Registration(probes, readings=(ProcessesReading,))
 def _make(context: Context) -> ProcessesProbe:
     app = context.settings(App)
     probe = ProcessesProbe(
-        app.process, app.pid, inodes=context.socket_inodes, counters=lambda: counters_of(context),
+        app.process, app.pid, app.parent, inodes=context.socket_inodes, counters=lambda: counters_of(context),
         child=context.child_pid, root=context.root,
     )  # fmt: skip
     context.app_pids.let(probe.pids)

@@ -119,9 +119,10 @@ def read_stat(directory: str) -> Stat:
     return Stat(shown, state, _cpu_seconds(words, directory), threads, started, pages * _PAGE_BYTES)
 
 
-def read_parent(directory: str) -> int:
-    """The id of the process that made it, or that took it over."""
-    return _number(_stat(directory)[1][1], f"{directory}/stat")
+def read_parent(directory: str) -> tuple[int, bool]:
+    """The id of the process that this one is a child of, and whether this one has not ended."""
+    _, words = _stat(directory)
+    return int(_number(words[1], f"{directory}/stat")), words[0] not in (b"Z", b"X")
 
 
 def _stat(directory: str) -> tuple[bytes, list[bytes]]:

@@ -159,7 +159,7 @@ class RuntimeProbe:
     def _alike(self, pid: int, directory: str, group: str, known: Collection[int]) -> set[int]:
         """This process, and those of its name and group that have the same parent or are its children; of one that is ``known`` the children."""
         found, name = {pid}, read_name(directory)
-        for parent in (pid,) if pid in known else (pid, read_parent(directory)):
+        for parent in (pid,) if pid in known else (pid, read_parent(directory)[0]):
             with suppress(OSError, ValueError):
                 children = read_start(f"{self._root}/proc/{parent}/task/{parent}/children").split()
                 for child in children[:MOST_ALIKE]:

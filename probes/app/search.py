@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from pydantic import Field
 
-from probes.app.procfs import read_name, read_stat
+from probes.app.procfs import read_name, read_parent, read_stat
 from probes.kernel_files import read_text
 from probes.reading import Code, Unseen
 from probes.rights import ITS_DESCRIPTORS, REFUSED
@@ -56,6 +56,16 @@ class App(Section):
 
     process: str = Field("", max_length=64, description="Name of the app's process as in /proc/PID/comm.")
     pid: int | None = Field(None, ge=1, description="The app's process id; wins over the name.")
+    parent: int | None = Field(
+        None,
+        ge=1,
+        description="All processes below this one are the app's, unless name or id is given; `stallscope exec` sets it.",
+    )
+
+    @property
+    def named(self) -> bool:
+        """Whether anything here says which processes are the app's."""
+        return bool(self.process or self.pid or self.parent)
 
 
 class Found(NamedTuple):
@@ -70,20 +80,39 @@ class Found(NamedTuple):
     goes_on: bool = False
 
 
-def chosen(root: Path, process: str, pid: int | None, child: int | None = None) -> Found:
-    """The process ``pid`` (``app.pid``), else those named ``process`` (``app.process``).  Raises OSError without /proc.
+def chosen(root: Path, process: str, pid: int | None, child: int | None = None, parent: int | None = None) -> Found:
+    """The process ``pid`` (``app.pid``), else those named ``process`` (``app.process``), else all below ``parent``.
 
-    ``child`` is the agent's own, which no name finds.
+    ``child`` is the agent's own, which none of them finds.  Raises OSError without /proc.
     """
     if pid is not None:
         if os.path.exists(f"{root}/proc/{pid}"):
             return Found((pid,))
         return Found((), Unseen(f"no process {pid} can be seen", Code.UNREACHABLE), f"another app.pid, or {_SHARE}")
+    if parent is not None and not process:
+        found = below(root, parent, child)
+        return Found(found, Unseen("" if found else f"no process below {parent} can be seen", Code.UNREACHABLE))
     named = [each for each in sorted(_others(root, child)) if has_name(root, each, process)]
     if found := tuple(each for each in named if _lives(root, each)):
         return Found(found)
     because = Unseen(f"no process named {process!r} can be seen", Code.UNREACHABLE)
     return Found((), because, f"another app.process, or {_SHARE}")
+
+
+def below(root: Path, parent: int, child: int | None = None) -> tuple[int, ...]:
+    """Those that ``parent`` started, those that they started, and so on: the nearest first, the agent's own left out."""
+    children: dict[int, list[int]] = {}
+    for pid in sorted(_others(root, child)):
+        try:
+            above, lives = read_parent(f"{root}/proc/{pid}")
+        except (OSError, ValueError):
+            continue  # it has ended
+        if lives:
+            children.setdefault(above, []).append(pid)
+    found = list(children.get(parent, ()))
+    for pid in found:  # grows meanwhile
+        found.extend(children.get(pid, ()))
+    return tuple(found)
 
 
 def has_name(root: Path, pid: int, name: str) -> bool:

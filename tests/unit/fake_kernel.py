@@ -124,8 +124,8 @@ class FakeKernel:
 class FakeProcess:
     """A process of a fake kernel; its times are nanoseconds, as schedstat has them, and ticks of 10 ms in its stat."""
 
-    def __init__(self, fake: FakeKernel, pid: int, name: str = "app", *, started: int = 100) -> None:
-        self._fake, self.pid, self.name, self.started = fake, pid, name, started
+    def __init__(self, fake: FakeKernel, pid: int, name: str = "app", *, started: int = 100, parent: int = 1) -> None:
+        self._fake, self.pid, self.name, self.started, self.parent = fake, pid, name, started, parent
         self.directory = fake.root / "proc" / str(pid)
         self.pages = 1000
         self.gone_seconds = 0.0
@@ -155,7 +155,7 @@ class FakeProcess:
     def _stat(self, tid: int, state: str, run: float) -> str:
         ticks = round(run * os.sysconf("SC_CLK_TCK"))
         return (
-            f"{tid} ({self.name}) {state} 1 1 1 0 -1 4194304 9 0 0 0 {ticks - ticks // 4} {ticks // 4} 0 0 "
+            f"{tid} ({self.name}) {state} {self.parent} 1 1 0 -1 4194304 9 0 0 0 {ticks - ticks // 4} {ticks // 4} 0 0 "
             f"20 0 {len(self._threads)} 0 {self.started} 9999999 {self.pages} 18446744073709551615 0 0 0 0 0\n"
         )
 

@@ -19,7 +19,7 @@ def _load(name: str, places: list[str]) -> None:
 
 
 _here = os.path.dirname(os.path.abspath(__file__))
-if os.environ.get("STALLSCOPE_HOOK"):
+if os.environ.get("STALLSCOPE_HOOK") and "stallscope_hook" not in sys.modules:  # a .pth file may have loaded it
     try:
         _load("stallscope_hook", [os.path.dirname(_here)])
     except Exception:  # a Python that is too old for it runs as ever

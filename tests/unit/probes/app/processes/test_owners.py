@@ -206,3 +206,34 @@ def test_a_process_in_the_agents_own_group_shares_its_limit(scene: Scene) -> Non
     assert scene.read(SEARCH_SECONDS).own_group is False
     (scene.fake.root / "proc/60/cgroup").unlink()
     assert scene.read(SEARCH_SECONDS).own_group is None
+
+
+def test_all_below_the_parent_are_the_app_but_the_agent_and_its_children(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, parent=40, child=lambda: AGENT + 1)
+    scene.process(40, "supervisor")
+    for pid, name, parent in ((60, "web", 40), (61, "worker", 60), (62, "worker", 61), (63, "orphan", 40)):
+        scene.process(pid, name, parent=parent)
+    scene.process(70, "stranger", parent=1)
+    FakeProcess(scene.fake, AGENT, "stallscope", parent=40)
+    scene.process(AGENT + 1, "python3", parent=AGENT)
+    scene.process(AGENT + 2, "helper", parent=AGENT)
+    assert chosen(tmp_path, "", None, AGENT + 1, 40).pids == (60, 63, 61, 62)
+    assert scene.read().processes == {"web": 1, "worker": 2, "orphan": 1}
+    assert chosen(tmp_path, "stranger", None, AGENT + 1, 40).pids == (70,), "what is named comes first"
+
+
+def test_an_app_that_is_starting_is_looked_for_again_soon_and_then_rarely(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, parent=40)
+    scene.process(60, "web", parent=40)
+    assert scene.read().processes == {"web": 1}
+    scene.process(61, "worker", parent=60)
+    assert scene.read(SEARCH_AGAIN_SECONDS).processes == {"web": 1, "worker": 1}
+    assert scene.read(SEARCH_AGAIN_SECONDS).processes == {"web": 1, "worker": 1}
+    scene.process(62, "late", parent=60)
+    assert scene.read(SEARCH_AGAIN_SECONDS).processes == {"web": 1, "worker": 1}
+    assert scene.read(SEARCH_SECONDS).processes == {"web": 1, "worker": 1, "late": 1}
+
+
+def test_nothing_below_the_parent_says_so(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, parent=40)
+    assert "no process below 40" in str(scene.nothing().because)
