@@ -284,6 +284,10 @@ def test_the_product_takes_every_variable_the_manifests_set(tmp_path: Path) -> N
     used = {item["name"]: item["value"] for item in sidecar()["env"]}
     text = PAGE.read_text() + "".join(path.read_text() for path in YAML_FILES)
     shown["STALLSCOPE_LOGS__HOOK_LISTEN"] = "udp:127.0.0.1:9770"
+    shown |= {
+        "STALLSCOPE_REDIS__TARGETS": "cache=redis://10.0.0.3:6379",
+        "STALLSCOPE_REDIS__PASSWORDS": "cache=env:REDIS_AUTH",
+    }
     assert set(re.findall(r"STALLSCOPE_[A-Z]+__[A-Z_]+", text)) <= set(used | shown)
     result = command("check-config", **(shown | used))
     assert result.returncode == 0, result.stdout + result.stderr
