@@ -92,6 +92,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     output = _Parser(add_help=False)
     output.add_argument("--json", action="store_true", help="machine-readable output")
+    page = _Parser(add_help=False)
+    page.add_argument(
+        "--html", type=Path, metavar="FILE", help="write it as a page too, one file to send to a colleague"
+    )
 
     run = commands.add_parser("run", parents=[settings, output], help="measure and serve until told to stop")
     run.add_argument("--listen", metavar="HOST:PORT", help="address of the pages (default 127.0.0.1:9768)")
@@ -100,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.set_defaults(command=_run)
 
-    doctor = commands.add_parser("doctor", parents=[settings, output], help="measure now and print a report")
+    doctor = commands.add_parser("doctor", parents=[settings, output, page], help="measure now and print a report")
     doctor.add_argument(
         "--for", dest="seconds", type=_duration, default=30.0, metavar="DURATION", help="how long (default 30s)"
     )
@@ -111,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("stall", choices=STALLS, metavar="STALL", help=", ".join(STALLS))
     demo.set_defaults(command=_demo)
 
-    report = commands.add_parser("report", parents=[output], help="the report of a running agent")
+    report = commands.add_parser("report", parents=[output, page], help="the report of a running agent")
     report.add_argument("url", metavar="URL", help="the agent's address, like http://127.0.0.1:9768")
     report.add_argument("-v", "--verbose", action="store_true", help="everything, not the opening alone")
     report.set_defaults(command=_report)
@@ -202,12 +206,15 @@ def _doctor(arguments: argparse.Namespace) -> int:
     import asyncio  # noqa: PLC0415 - not needed by every command
 
     from agent.commands.doctor import examine  # noqa: PLC0415 - the whole agent
+    from agent.commands.page import write_page  # noqa: PLC0415 - same
 
     try:
-        report = asyncio.run(examine(config, arguments.seconds, progress=sys.stderr))
+        report, timeline = asyncio.run(examine(config, arguments.seconds, progress=sys.stderr))
     except OSError as error:
         complain(f"cannot measure: {error.strerror or error}")
         return UNAVAILABLE
+    if arguments.html:
+        write_page(arguments.html, report, timeline)
     return _show(report, as_json=arguments.json, verbose=arguments.verbose)
 
 
@@ -235,16 +242,20 @@ def _show(report: dict[str, Any], *, as_json: bool, verbose: bool) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from agent.commands.report import Unreachable, get_report  # noqa: PLC0415 - urllib, only here
+    from agent.commands.page import write_page  # noqa: PLC0415 - only here
+    from agent.commands.report import Unreachable, get_report, get_timeline  # noqa: PLC0415 - urllib, only here
 
     try:
         report = get_report(arguments.url)
+        timeline = get_timeline(arguments.url) if arguments.html else {}
     except Unreachable as error:
         complain(f"{error}")
         return UNAVAILABLE
     try:
+        if arguments.html:
+            write_page(arguments.html, report, timeline)
         return _show(report, as_json=arguments.json, verbose=arguments.verbose)
-    except (LookupError, TypeError, ValueError, AttributeError):
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
         complain(f"{arguments.url}: the answer is not a whole report of stallscope")
         return UNAVAILABLE
 

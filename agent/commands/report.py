@@ -26,10 +26,7 @@ class Unreachable(Exception):
 
 def get_report(url: str) -> dict[str, Any]:
     """The ``/health`` report behind a base address or a full one.  Raises Unreachable."""
-    if not url.startswith(("http://", "https://")):
-        url = f"http://{url}"
-    if not url.rstrip("/").endswith("/health"):
-        url = url.rstrip("/") + "/health"
+    url = _page(url, "health")
     try:
         body = _get(url)
         report = json.loads(body)
@@ -44,6 +41,25 @@ def get_report(url: str) -> dict[str, Any]:
         raise Unreachable(f"{url}: the answer is not a report of stallscope")
     assert isinstance(report, dict)
     return report
+
+
+def get_timeline(url: str) -> dict[str, Any]:
+    """The last hour of the same agent; empty where it is older than that page.  Raises Unreachable."""
+    address = _page(url, "timeline")
+    try:
+        timeline = json.loads(_get(address))
+    except (Unreachable, ValueError, RecursionError):
+        return {}
+    except (OSError, http.client.HTTPException) as error:
+        raise Unreachable(f"{address}: {getattr(error, 'reason', error)}") from None
+    return timeline if isinstance(timeline, dict) else {}
+
+
+def _page(url: str, name: str) -> str:
+    """The address of a page, behind a base address or that of /health."""
+    if not url.startswith(("http://", "https://")):
+        url = f"http://{url}"
+    return f"{url.rstrip('/').removesuffix('/health')}/{name}"
 
 
 def _concludes(report: dict[str, Any]) -> bool:
