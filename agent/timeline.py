@@ -37,9 +37,12 @@ Key = tuple[str, str, str]
 
 @dataclass(slots=True)
 class Mark:
-    """A finding's time: monotonic seconds; ``ended`` is None while it is present."""
+    """When a finding was there: monotonic seconds; ``ended`` is None while it is present.  Of the finding only what is told."""
 
-    finding: Finding
+    rule: str
+    title: str
+    severity: str
+    explained_by: str | None
     began: float
     ended: float | None = None
 
@@ -110,10 +113,9 @@ class Timeline:
             mark.ended = now
             self._over.append(mark)
         for rule, finding in found.items():
-            if rule in self._present:
-                self._present[rule].finding = finding
-            else:
-                self._present[rule] = Mark(finding, now - _age(finding, report))
+            known = self._present.get(rule)
+            began = known.began if known is not None else now - _age(finding, report)
+            self._present[rule] = Mark(rule, finding.title, finding.severity, finding.explained_by, began)
 
     def as_json(self) -> dict[str, Any]:
         """The hour as plain data: each series from the first step that the agent saw to the newest, ``None`` where nothing is known.
@@ -124,7 +126,7 @@ class Timeline:
         series: dict[str, dict[str, dict[str, list[float | None]]]] = {}
         for (group, name, part), ring in self._rings.items():
             values = [ring[step % STEPS] for step in range(self._last - count + 1, self._last + 1)]
-            plain = [None if math.isnan(value) else float(f"{value:.4g}") for value in values]
+            plain = [float(f"{value:.4g}") if math.isfinite(value) else None for value in values]
             series.setdefault(group, {}).setdefault(name, {})[part] = plain
         horizon = self._at - count * STEP_SECONDS
         marks = [*self._over, *self._present.values()]
@@ -138,12 +140,11 @@ class Timeline:
         }
 
     def _told(self, mark: Mark) -> dict[str, Any]:
-        finding = mark.finding
         return {
-            "rule": finding.rule,
-            "title": finding.title,
-            "severity": finding.severity,
-            "explained_by": finding.explained_by,
+            "rule": mark.rule,
+            "title": mark.title,
+            "severity": mark.severity,
+            "explained_by": mark.explained_by,
             "began_seconds_ago": round(self._at - mark.began, 1),
             "ended_seconds_ago": None if mark.ended is None else round(self._at - mark.ended, 1),
         }

@@ -82,7 +82,8 @@ def charts(timeline: Mapping[str, Any], of_the_app: bool) -> Iterator[Markup]:
         list(_ticks(span)),
         [(span.place(mark["began_seconds_ago"]), n) for n, mark in enumerate(marks(timeline, span), 1)],
     )
-    for number, (title, told, top, parts, calm) in enumerate(_found(timeline["series"], span, of_the_app), 1):
+    found = [each for each in _found(timeline["series"], span, of_the_app) if each[3]]
+    for number, (title, told, top, parts, calm) in enumerate(found, 1):
         name = f"chart-{number}"
         chart = Chart(name, title, parts, top, told, _summary(parts, told, span, calm))
         yield h(
@@ -144,8 +145,9 @@ def _highest(parts: Sequence[Part]) -> float:
 
 
 def _peak(part: Part) -> tuple[float, int] | None:
-    """The highest value and its step."""
-    return max(((v, n) for n, v in enumerate(part.values) if v is not None), default=None)
+    """The highest value and the step at which it came first."""
+    known = [(v, n) for n, v in enumerate(part.values) if v is not None]
+    return max(known, key=lambda each: each[0], default=None)
 
 
 def _newest(part: Part) -> float | None:
@@ -191,7 +193,7 @@ def _table(parts: Sequence[Part], told: Callable[[float], str], span: Span, titl
     head = h("tr", h("th", "until", scope="col"), [h("th", part.label, scope="col") for part in parts])
     minutes = width * span.seconds / span.steps / 60
     caption = h("caption", f"{title}: means of {minutes:g} minutes, UTC")
-    return h("div", h("table", caption, h("thead", head), h("tbody", rows)), cls="wide")
+    return h("div", h("table", caption, h("thead", head), h("tbody", rows)), tabindex="0", cls="wide")
 
 
 def _ticks(span: Span) -> Iterator[tuple[float, str]]:

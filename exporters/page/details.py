@@ -140,7 +140,7 @@ def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> Ma
     body = [h("tr", h("th", row[0], scope="row"), [h("td", cell) for cell in row[1:]]) for row in rows[:MOST_ROWS]]
     caption = f"{title} ({len(rows) - MOST_ROWS} more are left out)" if len(rows) > MOST_ROWS else title
     names = h("tr", [h("th", name, scope="col") if name else h("td") for name in head])
-    return h("div", h("table", h("caption", caption), h("thead", names), h("tbody", body)), cls="wide")
+    return h("div", h("table", h("caption", caption), h("thead", names), h("tbody", body)), tabindex="0", cls="wide")
 
 
 def _terms(rows: Iterable[tuple[Any, Any]]) -> Markup:

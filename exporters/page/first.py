@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from exporters import words
-from exporters.page.markup import Markup, h
+from exporters.page.markup import Markup, cut, escaped, h
 
 #: Characters of the longest change that is shown whole; no command is as long.
 MOST_CHANGE = 4000
 #: Changes of the first cause that stand here, and causes beside it; the rest is in the details.
 MOST_CHANGES, MOST_OTHERS = 3, 3
+#: Characters of a headline, of what stands under it, and of a line in a list: all of it stands in the details.
+MOST_HEADLINE, MOST_LEAD, MOST_LINE = 120, 400, 120
 #: State of a suspect -> word, sign, what it is about.
 _STATES = {
     "convicted": ("Guilty", "✕"), "cleared": ("Cleared", "✓"), "unknown": ("Unknown", "?"), "not looked at": ("Not looked at", "\u2013"),
@@ -38,7 +40,7 @@ def opening(report: Mapping[str, Any]) -> Markup:
     return h(
         "section",
         h("p", h("span", words.status(report), cls="badge"), " ", _worth_knowing(cause), cls="status"),
-        h("h1", headline(report)),
+        h("h1", cut(headline(report), MOST_HEADLINE)),
         _share(cause) if cause is not None else None,
         h("p", _sentence(cause["evidence"][0]["text"]) if cause is not None else report["verdict"], cls="lead"),
         list(_others(report)),
@@ -49,7 +51,7 @@ def opening(report: Mapping[str, Any]) -> Markup:
 
 
 def _sentence(text: Any) -> str:
-    words_ = str(text)
+    words_ = cut(text, MOST_LEAD)
     return f"{words_[:1].upper()}{words_[1:]}."
 
 
@@ -75,13 +77,22 @@ def _others(report: Mapping[str, Any]) -> Iterator[Markup]:
     first, *others = causes
     effects = [finding["title"] for finding in report["findings"] if finding.get("explained_by") == first["rule"]]
     if effects:
-        yield h("p", h("b", "It looks like: "), "; ".join(map(str, effects[: 2 * MOST_OTHERS])), cls="also")
+        yield h(
+            "p",
+            h("b", "It looks like: "),
+            "; ".join(cut(effect, MOST_LINE) for effect in effects[:MOST_OTHERS]),
+            cls="also",
+        )
     if others:
         rows = []
         for other in others[:MOST_OTHERS]:
             size = next((s for s in (other.get("stalled_share"), other.get("share")) if s is not None), None)
             rows.append(
-                h("li", h("a", other["title"], href=f"#{other['rule']}"), f", {size:.0%}" if size is not None else "")
+                h(
+                    "li",
+                    h("a", cut(other["title"], MOST_LINE), href=f"#{other['rule']}"),
+                    f", {size:.0%}" if size is not None else "",
+                )
             )
         more = len(others) - MOST_OTHERS
         if more > 0:
@@ -113,15 +124,10 @@ def copyable(change: Any, name: str) -> Markup:
         return h("p", "A change that is too long for this page stands in /report.txt.")
     return h(
         "div",
-        h("pre", h("code", *_pieces(text), id=name), tabindex="0", aria_label="the line to copy", role="region"),
+        h("pre", h("code", escaped(text, None), id=name)),
         h("button", "Copy", type="button", cls="copy", data_copy=name, hidden=True),
         cls="code",
     )
-
-
-def _pieces(text: str) -> list[str]:
-    """The whole text: an element's child is cut where no sentence is as long."""
-    return [text[at : at + 1000] for at in range(0, len(text), 1000)]
 
 
 def _suspects(report: Mapping[str, Any]) -> Markup:
@@ -129,7 +135,8 @@ def _suspects(report: Mapping[str, Any]) -> Markup:
     for suspect in report.get("suspects", ()):
         word, sign = _STATES.get(suspect["state"], (suspect["state"], "?"))
         kind = suspect["state"].replace(" ", "-") if suspect["state"] in _STATES else "unknown"
-        how = h("p", h("b", "To look: "), suspect["text"]) if kind == "not-looked-at" else h("p", suspect["text"])
+        text = suspect["text"] or ("looked at, and cannot be judged" if kind == "unknown" else "")
+        how = h("p", h("b", "To look: "), text) if kind == "not-looked-at" else h("p", text)
         rows.append(
             h(
                 "li",

@@ -29,13 +29,17 @@ def visible(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
 
 
+def cut(value: Any, most: int) -> str:
+    """A text of at most so many characters: what stands in full elsewhere."""
+    text = str(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def escaped(value: Any, most: int | None = MOST_TEXT) -> Markup:
     """Any value as text, at most so many characters; ``None``: all of them."""
     if isinstance(value, Markup):
         return value
-    text = visible(str(value))
-    if most is not None and len(text) > most:
-        text = f"{text[:most]}…"
+    text = visible(str(value) if most is None else cut(value, most))
     return Markup(escape(text, quote=True))
 
 

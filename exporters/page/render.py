@@ -17,7 +17,7 @@ from typing import Any
 from exporters import words
 from exporters.page import REFRESH_SECONDS, details, first
 from exporters.page.charts import charts, marks, span_of
-from exporters.page.markup import Markup, h, visible
+from exporters.page.markup import Markup, cut, h, visible
 
 HERE = Path(__file__).parent
 MOST_BYTES = 150_000
@@ -116,7 +116,9 @@ def _when(stamp: str) -> str:
 
 def _hour(report: Mapping[str, Any], timeline: Mapping[str, Any]) -> Markup:
     """The charts, and the list of what is marked in them."""
-    return h("section", h("h2", "The last hour"), list(_charts(report, timeline)), cls="hour", id="hour")
+    minutes = span_of(timeline).seconds / 60
+    title = "The last hour" if minutes == 60 else f"The last {minutes:.0f} minutes"
+    return h("section", h("h2", title), list(_charts(report, timeline)), cls="hour")
 
 
 def _charts(report: Mapping[str, Any], timeline: Mapping[str, Any]) -> Iterator[Markup]:
@@ -134,7 +136,7 @@ def _charts(report: Mapping[str, Any], timeline: Mapping[str, Any]) -> Iterator[
             rows.append(
                 h(
                     "li",
-                    h("b", each["title"]),
+                    h("b", cut(each["title"], first.MOST_LINE)),
                     f", began {_ago(each['began_seconds_ago'])}, {until}",
                     cls=each["severity"],
                 )

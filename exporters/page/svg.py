@@ -14,6 +14,8 @@ from exporters.page.markup import Markup, h
 
 #: Pixels: of the areas, above them for the numbers of the marks, below for the clock.
 HEIGHT, ABOVE, BELOW = 96, 18, 18
+#: Marks that are nearer than this to each other, of the width, share one.
+NEAR = 0.04
 #: Units from 0 to the top of the scale.
 UNITS = 400
 
@@ -65,9 +67,9 @@ def draw(chart: Chart, clock: Clock) -> Markup:
         _line("grid", "0", ABOVE + HEIGHT / 2, "100%", ABOVE + HEIGHT / 2),
     ]
     marks = []
-    for place, number in clock.marks:
+    for place, numbers in _apart(clock.marks):
         x = f"{100 * place:.1f}%"
-        marks += [_line("mark", x, ABOVE - 3, x, floor), _text("number", x, ABOVE - 6, str(number), _anchor(place))]
+        marks += [_line("mark", x, ABOVE - 3, x, floor), _text("number", x, ABOVE - 6, numbers, _anchor(place))]
     ticks = []
     for place, told in clock.ticks:
         x = f"{100 * place:.1f}%"
@@ -118,6 +120,17 @@ def _sums(rows: Sequence[Values]) -> list[list[float | None]]:
         found.append(below)
     known = [any(row[n] is not None for row in rows) for n in range(len(rows[0]))]
     return [[(v or 0.0) if here else None for v, here in zip(row, known, strict=True)] for row in found]
+
+
+def _apart(marks: Sequence[tuple[float, int]]) -> list[tuple[float, str]]:
+    """The marks, those that would stand on each other as one with all of their numbers."""
+    found: list[tuple[float, str]] = []
+    for place, number in sorted(marks):
+        if found and place - found[-1][0] < NEAR:
+            found[-1] = (found[-1][0], f"{found[-1][1]}, {number}")
+        else:
+            found.append((place, str(number)))
+    return found
 
 
 def _line(cls: str, x1: str, y1: float, x2: str, y2: float) -> Markup:
