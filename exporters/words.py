@@ -32,6 +32,12 @@ def causes(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [finding for finding in report["findings"] if not finding.get("explained_by")]
 
 
+def of_the_app(report: Mapping[str, Any]) -> bool:
+    """Whether what stands still is counted of the app, and not only of a thread of this container."""
+    parts = report["breakdown"]
+    return parts.get("threads_of") == "the app" or any(group != "threads" for group in parts.get("stalled", {}))
+
+
 def alike(items: Iterable[Mapping[str, Any]], key: str) -> Iterator[tuple[str, str]]:
     """(names, why and how it would be seen) of those that have the same reason."""
     found: dict[tuple[str, str], list[str]] = {}

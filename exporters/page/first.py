@@ -41,7 +41,7 @@ def opening(report: Mapping[str, Any]) -> Markup:
         "section",
         h("p", h("span", words.status(report), cls="badge"), " ", _worth_knowing(cause), cls="status"),
         h("h1", cut(headline(report), MOST_HEADLINE)),
-        _share(cause) if cause is not None else None,
+        _share(cause, words.of_the_app(report)) if cause is not None else None,
         h("p", _sentence(cause["evidence"][0]["text"]) if cause is not None else report["verdict"], cls="lead"),
         list(_others(report)),
         _change(cause) if cause is not None else None,
@@ -61,10 +61,13 @@ def _worth_knowing(cause: Mapping[str, Any] | None) -> str:
     )
 
 
-def _share(cause: Mapping[str, Any]) -> Markup | None:
+def _share(cause: Mapping[str, Any], of_the_app: bool) -> Markup | None:
     """How much is lost to it: of the app's work in progress, or, where that is not seen, of the time or the connections."""
-    for key, meaning in (("stalled_share", "of the work in progress stands still for it"), ("share", "lost to it")):
-        if cause.get(key) is not None:
+    for key, meaning in (
+        ("stalled_share", "of the app's work in progress stands still for it"),
+        ("share", "lost to it"),
+    ):
+        if cause.get(key) is not None and (of_the_app or key == "share"):
             return h("p", h("strong", f"{cause[key]:.0%}"), f" {meaning}", cls="share")
     return None
 

@@ -39,7 +39,10 @@ def escaped(value: Any, most: int | None = MOST_TEXT) -> Markup:
     """Any value as text, at most so many characters; ``None``: all of them."""
     if isinstance(value, Markup):
         return value
-    text = visible(str(value) if most is None else cut(value, most))
+    text = value if isinstance(value, str) else str(value)
+    if text.isalnum() and len(text) <= (most or len(text)):
+        return Markup(text)  # most attributes
+    text = visible(text if most is None else cut(text, most))
     return Markup(escape(text, quote=True))
 
 
@@ -59,10 +62,10 @@ def joined(children: Iterable[Any]) -> Markup:
     """Children one after the other: texts, elements, and lists of them."""
     parts = []
     for child in children:
-        if child is None or child is False:
-            continue
-        if isinstance(child, str) or not isinstance(child, Iterable):
+        if isinstance(child, Markup):
+            parts.append(child)
+        elif isinstance(child, str):
             parts.append(escaped(child))
-        else:
-            parts.append(joined(child))
+        elif child is not None and child is not False:
+            parts.append(joined(child) if isinstance(child, Iterable) else escaped(child))
     return Markup("".join(parts))

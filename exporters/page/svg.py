@@ -92,7 +92,7 @@ def area(values: Values, top: float) -> str:
     words: list[str] = []
     height, begun = None, 0
     for at, value in enumerate((*values, None)):
-        new = None if value is None else UNITS - round(UNITS * min(1.0, max(0.0, value / top)))
+        new = None if value is None else UNITS - round(UNITS / top * (0.0 if value < 0 else min(top, value)))
         if new == height:
             continue
         if height is None:

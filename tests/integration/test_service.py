@@ -614,6 +614,15 @@ def test_report_shows_what_the_running_agent_says(agent: RunningAgent, as_json: 
         assert "\x1b" not in done.stdout
 
 
+def test_report_writes_the_page_of_the_running_agent_with_its_hour(agent: RunningAgent, tmp_path: Path) -> None:
+    done = command("report", f"127.0.0.1:{agent.port}", "--html", str(tmp_path / "report.html"))
+    assert done.stderr == ""
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert page.startswith("<!DOCTYPE html>")
+    assert "CPU taken away from" in page
+    assert agent.get("/timeline").json["steps"] >= 1
+
+
 # ---- at the end: what needed time, and what must hold for the whole run
 
 
