@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from agent.report import Breakdown, Finding, Report, ready_shares
+from agent.views.cpu import CAUSES
 
 STEP_SECONDS = 15.0
 STEPS = 240
@@ -85,7 +86,8 @@ class Timeline:
     def _numbers(self, report: Report) -> Iterator[tuple[Key, float]]:
         parts = report.breakdown
         shares, _ = ready_shares(parts.threads_of, parts.cpu, parts.stalled)
-        yield from ((("cpu", "", part), share) for part, share in shares.items() if part != "running")
+        if shares:  # a cause that is not named took nothing
+            yield from ((("cpu", "", cause), shares.get(cause, 0.0)) for cause in CAUSES)
         yield from self._trips(parts)
         queues = parts.logs.values()
         for name, together in (("entries", sum), ("bytes", sum), ("oldest_seconds", max)):

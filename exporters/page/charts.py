@@ -85,7 +85,7 @@ def charts(timeline: Mapping[str, Any], of_the_app: bool) -> Iterator[Markup]:
     found = [each for each in _found(timeline["series"], span, of_the_app) if each[3]]
     for number, (title, told, top, parts, calm) in enumerate(found, 1):
         name = f"chart-{number}"
-        chart = Chart(name, title, parts, top, told, _summary(parts, told, span, calm))
+        chart = Chart(name, title, parts, top, told, _summary(parts, told, span, calm), gaps=told is not _minutes)
         yield h(
             "figure",
             h("figcaption", h("h3", title), _legend(parts, told, calm)),

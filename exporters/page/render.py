@@ -125,7 +125,7 @@ def _charts(report: Mapping[str, Any], timeline: Mapping[str, Any]) -> Iterator[
     if not timeline.get("series"):
         yield h("p", "Nothing has been measured yet: each step of 15 s is drawn when it is over.", cls="calm")
         return
-    yield h("p", "Each point is the mean of the minute before it. Times are UTC. Grey: no report.", cls="hint")
+    yield h("p", "Each point is the mean of the minute before it. Times are UTC. Grey: not seen.", cls="hint")
     span = span_of(timeline)
     numbered = marks(timeline, span)
     if numbered:

@@ -51,6 +51,8 @@ class Chart:
     top: float
     told: Callable[[float], str]
     summary: str
+    #: Whether a step without a value is one that nobody saw, and drawn as that.
+    gaps: bool = True
 
 
 def draw(chart: Chart, clock: Clock) -> Markup:
@@ -60,7 +62,7 @@ def draw(chart: Chart, clock: Clock) -> Markup:
         h("path", cls=f"area {part.colour}", d=area(values, chart.top))
         for part, values in reversed(list(zip(chart.parts, sums, strict=True)))
     ]
-    unseen = [1.0 if value is None else None for value in sums[-1]]
+    unseen = [1.0 if value is None and chart.gaps else None for value in sums[-1]]
     floor = ABOVE + HEIGHT
     lines = [
         _line("grid", "0", ABOVE, "100%", ABOVE),
@@ -75,7 +77,7 @@ def draw(chart: Chart, clock: Clock) -> Markup:
         x = f"{100 * place:.1f}%"
         ticks += [_line("grid", x, floor, x, floor + 4), _text("tick", x, floor + BELOW - 3, told, _anchor(place))]
     inner = h(
-        "svg", h("path", cls="no-report", d=area(unseen, 1.0)), areas,
+        "svg", h("path", cls="unseen", d=area(unseen, 1.0)), areas,
         viewBox=f"0 0 {clock.steps} {UNITS}", preserveAspectRatio="none", x="0", y=ABOVE, width="100%", height=HEIGHT,
     )  # fmt: skip
     return h(

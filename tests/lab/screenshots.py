@@ -22,7 +22,9 @@ from typing import Any
 from agent.commands.demo.stage import Demo, Plan
 from agent.commands.demo.stalls import STALLS
 from agent.commands.embedded_postgres import HOST, free_port
+from agent.commands.report import get_report
 from agent.report import Evidence, Report, to_json
+from exporters import words
 from exporters.page import render
 from tests.lab.chromium import Chromium, Tab
 from tests.lab.log_stage import LogStage
@@ -47,9 +49,20 @@ class Camera:
         self._browser, self._wanted = browser, wanted
         self._lock = threading.Lock()
 
-    def take(self, name: str, url: str, *, width: int = WIDE, dark: bool = False) -> None:
+    def take(self, name: str, url: str, *, shows: str | None = None, width: int = WIDE, dark: bool = False) -> None:
+        """``shows``: the rule that must come first, or "" for a healthy report. On a crowded machine something else may be true."""
         if self._wanted and name not in self._wanted:
             return
+        if shows is not None:
+            report = get_report(url)
+            cause = words.first_cause(report)
+            found = cause["rule"] if cause else "" if report["conclusive"] else "nothing yet"
+            if found != shows:
+                print(
+                    f"{name}: NOT taken: {found or 'a healthy report'} comes first, and not {shows or 'a healthy report'}",
+                    flush=True,
+                )
+                return
         with self._lock, tempfile.TemporaryDirectory() as scratch:
             raw = Path(scratch) / "raw.png"
             Tab(self._browser, width=width, dark=dark).open(url).picture(
@@ -57,7 +70,7 @@ class Camera:
             )
             IMAGES.mkdir(exist_ok=True)
             subprocess.run(
-                ["pngquant", "--force", "--strip", "--output", IMAGES / f"{name}.png", "48", raw], check=True
+                ["pngquant", "--force", "--strip", "--nofs", "--output", IMAGES / f"{name}.png", "96", raw], check=True
             )
         print(f"{name}: {(IMAGES / f'{name}.png').stat().st_size / 1000:.0f} kB", flush=True)
 
@@ -140,17 +153,21 @@ def main(wanted: list[str]) -> int:
         camera = Camera(browser, wanted)
 
         def throttled(url: str) -> None:
-            camera.take("throttled", url)
-            camera.take("throttled-dark", url, dark=True)
-            camera.take("throttled-narrow", url, width=NARROW)
+            camera.take("throttled", url, shows="cpu_quota_throttled")
+            camera.take("throttled-dark", url, shows="cpu_quota_throttled", dark=True)
+            camera.take("throttled-narrow", url, shows="cpu_quota_throttled", width=NARROW)
 
         long_names(camera)
         scenes: dict[str, Callable[[], None]] = {
             "database-slow": lambda: demo(
-                "slow-query", lambda url: camera.take("healthy", url), lambda url: camera.take("database-slow", url)
+                "slow-query",
+                lambda url: camera.take("healthy", url, shows=""),
+                lambda url: camera.take("database-slow", url, shows="database_slow"),
             ),
             "throttled": lambda: demo("throttle", lambda _: None, throttled),
-            "logs-growing": lambda: growing_logs(lambda url: camera.take("logs-growing", url)),
+            "logs-growing": lambda: growing_logs(
+                lambda url: camera.take("logs-growing", url, shows="log_queue_in_memory")
+            ),
             "nothing-configured": lambda: nothing_configured(lambda url: camera.take("nothing-configured", url)),
         }
         asked = [work for name, work in scenes.items() if not wanted or any(each.startswith(name) for each in wanted)]

@@ -78,11 +78,17 @@ def test_the_apps_own_threads_are_shown_where_they_are_seen() -> None:
 def test_everything_that_has_a_chart_is_kept() -> None:
     series = hour.timeline().as_json()["series"]
     assert {group: {name: set(parts) for name, parts in names.items()} for group, names in series.items()} == {
-        "cpu": {"": {"quota", "contention"}},
+        "cpu": {"": {"quota", "hypervisor", "contention", "freeze", "unknown"}},
         "postgres": {"main": {"network", "server", "suspended", "client", "unknown"}},
         "logs": {"": {"entries", "bytes"}},
         "memory": {"app": {"used_ratio", "seconds_to_limit"}},
     }
+
+
+def test_a_cause_that_is_not_named_among_others_took_nothing() -> None:
+    parts = Breakdown({}, stalled={"threads": {"running": 1.0, "contention": 1.0}}, threads_of="the app")
+    timeline = told((0.0, held(0.5)), (15.0, fixed.report(breakdown=parts)))
+    assert quota(timeline) == [0.5, 0.0]
 
 
 def test_queues_are_added_up_and_what_does_not_count_is_left_out() -> None:
