@@ -6,7 +6,7 @@ UV_VERSION := 0.13.8
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 PYTHON ?= python3
 
-.PHONY: help install run test test-rest test-all lint format check doctor bench lab lab-full lab-smoke lab-tools test-tools lock docs clean
+.PHONY: help install run test test-rest test-all lint format check doctor bench lab lab-full lab-smoke lab-tools test-tools lock docs screenshots clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -73,6 +73,9 @@ lab-tools: .venv/.installed ## install what the lab needs and can be had by name
 docs: .venv/.installed ## write everything that is generated anew: reference pages, tables of the settings, golden files
 	.venv/bin/python -m tests.unit.reference
 	UPDATE_GOLDEN=1 .venv/bin/pytest -q -k golden_one tests/unit
+
+screenshots: .venv/.installed ## pictures of the page of real agents beside real stalls, into docs/images/ (five minutes, as root)
+	.venv/bin/python -m tests.lab.screenshots
 
 lock: $(UV) ## resolve the dependencies anew into uv.lock
 	$(UV) lock --upgrade

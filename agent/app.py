@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -127,6 +128,7 @@ class Agent:
             self.schedule.failures,
         )  # fmt: skip
         report, changes = self.engine.evaluate(this)
+        self.state.timeline.note(report, time.monotonic())
         self._version += 1
         platform = self.history.latest(PlatformReading)
         self.state.child_alive = self._context.child_pid() is not None

@@ -186,6 +186,20 @@ class Report:
     suspects: tuple[Suspect, ...] = ()
 
 
+def ready_shares(
+    threads_of: str, cpu: Mapping[str, float], stalled: Mapping[str, Mapping[str, float]]
+) -> tuple[dict[str, float], float | None]:
+    """(shares of what becomes of ready threads, how many these are): the app's own where they can be seen, with their number.
+
+    Else what one thread in this container would meet, and ``None``.  Of a :class:`Breakdown`, or of its JSON form.
+    """
+    threads = stalled.get("threads", {})
+    whole = sum(threads.values())
+    if threads_of == "the app" and whole:
+        return {part: number / whole for part, number in threads.items()}, whole
+    return {part.removeprefix("suspended_"): share for part, share in cpu.items()}, None
+
+
 def to_json(report: Report) -> dict[str, Any]:
     """The report as plain dicts, lists, strings and numbers, ready for ``json.dumps``."""
     plain = _plain(report)

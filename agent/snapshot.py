@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agent.report import Report
+from agent.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +42,5 @@ class State:
     child_alive: bool = False
     #: Reports that could not be made; told from here, because the snapshot is then an old one.
     report_failures: int = 0
+    #: What the reports of the last hour said.
+    timeline: Timeline = field(default_factory=Timeline)

@@ -66,8 +66,9 @@ def suspects(
             else "cleared" if watch.good and _cleared(history, name, rules, answers) else "unknown"
         )  # fmt: skip
         text = watch.how if state == "not looked at" else watch.number
-        if guilty is not None and guilty.share is not None:
-            text = f"{guilty.share:.0%}"
+        if guilty is not None:
+            shares = (guilty.share, guilty.stalled_share)
+            text = next((f"{share:.0%}" for share in shares if share is not None), text)
         found.append(Suspect(name, state, text))
     return tuple(found)
 

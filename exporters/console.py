@@ -10,23 +10,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
+from agent.report import ready_shares
+from exporters import words
+
 WIDTH = 96
 _COLOURS = {"pass": "32", "warn": "33", "fail": "31", "info": "36", "warning": "33", "critical": "31", "dim": "2", "bold": "1"}  # fmt: skip
 #: The opening is read by somebody who is tired.
 LINES, LEAST_WIDTH = 6, 60
 #: Who is asked, by the key of the breakdown.
 _ASKED = {"postgres": "database", "redis": "Redis"}
-#: Parts of the breakdowns in words.
-_PARTS = {
-    "quota": "CPU limit", "hypervisor": "hypervisor", "contention": "other work", "freeze": "freeze", "unknown": "unknown",
-    "computes": "the app computes", "server": "the server works", "lock": "lock", "other_side": "the other side", "network": "network",
-    "held": "held by the app", "idle": "idle", "own_pace": "may be meant to wait",
-}  # fmt: skip
 #: State of a suspect -> colour and word.
 _STATES = {
     "convicted": ("fail", "GUILTY"), "cleared": ("pass", "ok"), "unknown": ("warn", "unknown"), "not looked at": ("dim", "not watched"),
 }  # fmt: skip
-_WORDS = {"pass": "HEALTHY", "warn": "WARNING", "fail": "FAILING"}
 
 
 class _Paint:
@@ -73,7 +69,7 @@ def _opening(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
 
 def _first_step(report: Mapping[str, Any], width: int) -> Iterator[str]:
     """What to change for the first cause, and what it looks like, or would be changed in vain."""
-    cause = next((f for f in report["findings"] if not f.get("explained_by")), None)
+    cause = words.first_cause(report)
     if cause is None:
         return
     advice = cause["advice"]
@@ -112,7 +108,7 @@ def _cut(line: str, width: int) -> str:
 
 def _head(report: Mapping[str, Any], paint: _Paint, most: int = 100) -> Iterator[str]:
     width = paint.width
-    word = _WORDS[report["status"]] if report["conclusive"] else "UNKNOWN"
+    word = words.status(report)
     lines = wrap(report["verdict"], width - 10)
     if len(lines) > most:
         lines = [*lines[: most - 1], _cut(f"{lines[most - 1]} {lines[most]}", width - 10)]
@@ -123,21 +119,18 @@ def _head(report: Mapping[str, Any], paint: _Paint, most: int = 100) -> Iterator
 
 def _breakdown(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
     """The chart: the app's own threads where they can be seen, else what work in this container would meet."""
-    threads = report["breakdown"].get("stalled", {}).get("threads", {})
-    if report["breakdown"].get("threads_of") == "the app" and threads:
-        whole = sum(threads.values())
-        shares = {part: number / whole for part, number in threads.items()}
-        title = f"What the app's threads did in the last minute ({whole:.2f} wanted to run at any moment)"
-    else:
-        shares = {part.removeprefix("suspended_"): share for part, share in report["breakdown"]["cpu"].items()}
-        title = "What a thread that wants to run met here in the last minute (the app's own are not seen)"
+    parts = report["breakdown"]
+    shares, number = ready_shares(parts.get("threads_of", ""), parts["cpu"], parts.get("stalled", {}))
+    title = "What a thread that wants to run met here in the last minute (the app's own are not seen)"
+    if number is not None:
+        title = f"What the app's threads did in the last minute ({number:.2f} wanted to run at any moment)"
     if not shares:
         return
     yield from (paint("bold", line) for line in wrap(title, paint.width))
     for part, share in shares.items():
         if share >= 0.0005 or part == "running":
             bar = "█" * round(share * 40)
-            name = part if part == "running" else f"held: {_PARTS.get(part, part)}"
+            name = part if part == "running" else f"held: {words.PARTS.get(part, part)}"
             yield f"  {name:<24} {share:7.1%}  {bar}".rstrip()
     yield ""
 
@@ -146,7 +139,9 @@ def _stalled(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
     """What connections and pool waiters do or wait for."""
     groups = {g: parts for g, parts in report["breakdown"].get("stalled", {}).items() if g != "threads" and parts}
     for group, parts in groups.items():
-        shown = ", ".join(f"{_PARTS.get(part, part)} {number:.1f}" for part, number in parts.items() if number >= 0.05)
+        shown = ", ".join(
+            f"{words.PARTS.get(part, part)} {number:.1f}" for part, number in parts.items() if number >= 0.05
+        )
         yield f"{paint('bold', f'Mean number of {group}')}: {sum(parts.values()):.1f}" + (
             f" = {shown}" if shown else ""
         )
@@ -179,21 +174,13 @@ def _database(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
 def _logs(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
     anything = False
     for queue, numbers in report["breakdown"].get("logs", {}).items():
-        counted = [
-            f"{value:g} {name}" for name, value in numbers.items() if name in ("entries", "batches", "chunks") and value
-        ]
-        if numbers.get("bytes"):
-            counted.append(f"{numbers['bytes'] / 1e6:.2f} MB")
-        if counted:
+        if waits := words.waiting(numbers):
             anything = True
-            age = f", the oldest for {numbers['oldest_seconds']:.1f} s" if numbers.get("oldest_seconds") else ""
-            where = {"memory": "in memory", "disk": "on disk"}.get(numbers["backing"], "nobody knows where")
-            yield f"{paint('bold', f'Logs waiting in {queue}')}: {', '.join(counted)}, {where}{age}"
+            yield f"{paint('bold', f'Logs waiting in {queue}')}: {waits}"
     for whose, numbers in report["breakdown"].get("memory", {}).items():
         anything = True
-        left = f", at its limit in {numbers['seconds_to_limit'] / 60:.0f} min" if "seconds_to_limit" in numbers else ""
-        name = "Memory of the app" if whose == "app" else "Memory of this container"
-        yield f"{paint('bold', name)}: {numbers['used_bytes'] / 1e6:.0f} of {numbers['limit_bytes'] / 1e6:.0f} MB{left}"
+        name, used = words.memory(whose, numbers)
+        yield f"{paint('bold', name)}: {used}"
     if anything:
         yield ""
 
@@ -235,13 +222,8 @@ def _list(title: str, items: Sequence[Mapping[str, Any]], key: str, paint: _Pain
     if not items:
         return
     yield paint("bold", title)
-    alike: dict[tuple[str, str], list[str]] = {}
-    for item in items:
-        alike.setdefault((item["because"], item.get("remedy") or ""), []).append(item[key])
-    for (because, remedy), names in alike.items():
-        text = f"{', '.join(names)}: {because}"
-        if remedy:
-            text += f" (to see it: {remedy})"
+    for names, because in words.alike(items, key):
+        text = f"{names}: {because}"
         lines = wrap(text, paint.width - 4)
         yield f"  · {lines[0]}"
         for line in lines[1:]:
@@ -250,21 +232,10 @@ def _list(title: str, items: Sequence[Mapping[str, Any]], key: str, paint: _Pain
 
 
 def _foot(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
-    agent, platform = report["agent"], report["platform"]
-    place = ", ".join(
-        str(word)
-        for word in (
-            platform.get("environment") if platform.get("environment") != "none" else None,
-            "gVisor" if platform.get("sandbox") == "gvisor" else None,
-            "virtual machine" if platform.get("virtualised") else None,
-            f"{platform['cpus']} CPUs" if platform.get("cpus") else None,
-            f"limit {platform['cpu_limit_cores']:.2f} cores" if platform.get("cpu_limit_cores") else None,
-        )
-        if word
-    )
+    agent = report["agent"]
     text = (
         f"stallscope {agent['version']}  up {agent['uptime_seconds']:.0f} s  cost {agent['cpu_seconds']:.2f} CPU-s, "
-        f"{agent['memory_bytes'] / 2**20:.0f} MiB  on {place or 'an unknown platform'}  at {report['generated']}"
+        f"{agent['memory_bytes'] / 2**20:.0f} MiB  on {words.place(report['platform'])}  at {report['generated']}"
     )
     yield from (paint("dim", line) for line in wrap(text, paint.width))
 

@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
 from exporters import schema
-from exporters.pages import HEALTH_TYPE, TABLE, Page, Pages, headers, problem
+from exporters.pages import HEALTH_TYPE, PAGE, TABLE, Page, Pages, headers, problem
 
 #: A body of the one endpoint that takes any is three dozen bytes.
 MOST_BODY_BYTES = 1024
@@ -38,7 +38,7 @@ def create_app(
         answers = schema.page_responses(path, page.description, page.media_type, fail_status)
         app.add_api_route(
             path, _handler(pages, page), methods=["GET"], responses=answers,
-            name=path.strip("/") or "root", include_in_schema=path != "/",
+            name=path.strip("/") or "root", include_in_schema=path not in PAGE,
         )  # fmt: skip
 
     @app.post(
@@ -70,7 +70,7 @@ def create_app(
 def _handler(pages: Pages, page: Page) -> Callable[[], Any]:
     async def answer() -> Response:
         status, body = page.render(pages)
-        return Response(body, status, headers(page.media_type))
+        return Response(body, status, headers(page.media_type, page.policy))
 
     return answer
 

@@ -9,18 +9,20 @@ first asked for; it declares the same table.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from typing import Any, NamedTuple
 
 from agent.report import to_json
 from agent.snapshot import Snapshot, State
-from exporters import console
+from exporters import console, page
 from exporters.guard import Guard
 from exporters.prometheus import CONTENT_TYPE, MetricsPage
 
 HEALTH_TYPE = "application/health+json"
 TEXT_TYPE = "text/plain; charset=utf-8"
+HTML_TYPE = "text/html; charset=utf-8"
 
 
 class Pages:
@@ -29,6 +31,7 @@ class Pages:
     def __init__(self, state: State, metrics: MetricsPage, fail_status: int = 200) -> None:
         self._state, self._metrics, self._fail_status = state, metrics, fail_status
         self._cached: dict[str, tuple[int, bytes]] = {}
+        self._start = secrets.token_hex(4)
 
     def metrics(self) -> tuple[int, bytes]:
         """The exposition text."""
@@ -39,6 +42,26 @@ class Pages:
         snapshot = self._snapshot()
         body = self._page("health", snapshot, lambda: json.dumps(to_json(snapshot.report)).encode())
         return (self._fail_status if snapshot.report.status == "fail" else 200), body
+
+    def front(self) -> tuple[int, bytes]:
+        """The report as a page for a browser; its module is loaded when it is first asked for."""
+        from exporters.page import render  # noqa: PLC0415 - an agent that nobody looks at does not pay for it
+
+        snapshot = self._snapshot()
+        made = lambda: render.served(to_json(snapshot.report), self._state.timeline.as_json())  # noqa: E731 - as its neighbours
+        return 200, self._page("front", snapshot, made)
+
+    def asset(self, name: str) -> tuple[int, bytes]:
+        """A file that the front page asks for."""
+        from exporters.page import render  # noqa: PLC0415 - same
+
+        return 200, render.asset(name).encode()
+
+    def timeline(self) -> tuple[int, bytes]:
+        """The last hour as JSON."""
+        return 200, self._page(
+            "timeline", self._snapshot(), lambda: json.dumps(self._state.timeline.as_json()).encode()
+        )
 
     def report(self) -> tuple[int, bytes]:
         """The report as text."""
@@ -54,6 +77,10 @@ class Pages:
         if self._state.child_alive:
             return 200, b"ok\n"
         return 503, b"the measuring child is not running\n"
+
+    def tag(self) -> str:
+        """Changes with every report, and is of this process alone."""
+        return f'"{self._start}-{self._snapshot().version}"'
 
     def _snapshot(self) -> Snapshot:
         assert self._state.snapshot is not None, "the first report is made before the server starts"
@@ -72,6 +99,8 @@ class Page(NamedTuple):
     media_type: str
     render: Callable[[Pages], tuple[int, bytes]]
     description: str
+    #: The Content-Security-Policy: by itself nothing may be loaded, and nobody may frame it.
+    policy: str = "default-src 'none'; frame-ancestors 'none'"
 
 
 TABLE: dict[str, Page] = {
@@ -80,19 +109,28 @@ TABLE: dict[str, Page] = {
     "/report.txt": Page(TEXT_TYPE, Pages.report, "The report for people"),
     "/livez": Page(TEXT_TYPE, Pages.live, "The agent's loop runs"),
     "/readyz": Page(TEXT_TYPE, Pages.ready, "The measuring child runs"),
-    "/": Page(TEXT_TYPE, Pages.report, "The report for people"),
+    "/": Page(HTML_TYPE, Pages.front, "The page for a browser", page.POLICY),
+    "/timeline": Page("application/json", Pages.timeline, "What the reports of the last hour said, in steps"),
+    "/page.css": Page("text/css; charset=utf-8", lambda pages: pages.asset("style.css"), "The front page's style"),
+    "/page.js": Page(
+        "text/javascript; charset=utf-8", lambda pages: pages.asset("script.js"), "The front page's script"
+    ),
 }
 
 
+#: The front page and its parts: for browsers, not of the contract.
+PAGE = ("/", "/page.css", "/page.js")
 #: What the FastAPI application answers: path to the methods there.
 ELSEWHERE = {"/requests-in-flight": ("POST",), "/openapi.json": ("GET", "HEAD")}
 _READ = ("GET", "HEAD")
 
 
-def headers(media_type: str) -> dict[str, str]:
-    """The response headers of every answer; no browser may take one for a script or a page."""
-    date = formatdate(usegmt=True)
-    return {"content-type": media_type, "cache-control": "no-store", "x-content-type-options": "nosniff", "date": date}
+def headers(media_type: str, policy: str = Page._field_defaults["policy"]) -> dict[str, str]:
+    """The response headers of every answer; no browser may take one for a script or a page that it is not."""
+    return {
+        "content-type": media_type, "cache-control": "no-store", "x-content-type-options": "nosniff",
+        "content-security-policy": policy, "referrer-policy": "no-referrer", "date": formatdate(usegmt=True),
+    }  # fmt: skip
 
 
 class Front:
@@ -107,8 +145,8 @@ class Front:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """One ASGI connection."""
         path, method, asked = scope["path"], scope["method"], dict(scope["headers"])
-        page = TABLE.get(path)
-        methods = _READ if page is not None else ELSEWHERE.get(path)
+        row = TABLE.get(path)
+        methods = _READ if row is not None else ELSEWHERE.get(path)
         refusal = self._guard.page(asked)
         if refusal is None and method == "POST" and path in ELSEWHERE and method in ELSEWHERE[path]:
             refusal = self._guard.post((scope["client"] or ("",))[0], asked)
@@ -118,12 +156,17 @@ class Front:
             await _refuse(send, 404, f"no such page; there are {', '.join(TABLE)}")
         elif method not in methods:
             await _refuse(send, 405, f"{path} takes {' and '.join(methods)} only", allow=", ".join(methods))
-        elif page is None:
+        elif row is None:
             await (await self._rest())(scope, receive, send)
         else:
-            status, body = page.render(self._pages)
             more = {"connection": "close"} if _has_body(asked) else {}
-            await _send(send, status, body, {**headers(page.media_type), **more})
+            if path == "/":
+                more |= {"etag": self._pages.tag()}
+                if scope["query_string"] == b"refresh":
+                    more |= {"refresh": str(page.REFRESH_SECONDS)}
+            known = "etag" in more and more["etag"].encode() == asked.get(b"if-none-match")
+            status, body = (304, b"") if known else row.render(self._pages)
+            await _send(send, status, body, {**headers(row.media_type, row.policy), **more})
 
 
 def _has_body(asked: dict[bytes, bytes]) -> bool:

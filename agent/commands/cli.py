@@ -138,11 +138,14 @@ def _doctor(arguments: argparse.Namespace) -> int:
     import asyncio  # noqa: PLC0415 - not needed by every command
 
     from agent.commands.doctor import examine, too_short_for  # noqa: PLC0415 - the whole agent
+    from agent.commands.page import write_page  # noqa: PLC0415 - same
 
     try:
-        report = asyncio.run(examine(config, arguments.seconds, progress=sys.stderr))
+        report, timeline = asyncio.run(examine(config, arguments.seconds, progress=sys.stderr))
     except OSError as error:
         raise Refused(UNAVAILABLE, f"cannot measure: {error.strerror or error}") from None
+    if arguments.html:
+        write_page(arguments.html, report, timeline)
     code = _show(report, as_json=arguments.json, verbose=arguments.verbose)
     complain(*too_short_for(report, arguments.seconds))
     return code
@@ -172,16 +175,20 @@ def _show(report: dict[str, Any], *, as_json: bool, verbose: bool) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from agent.commands.report import LOCAL, Unreachable, get_report  # noqa: PLC0415 - urllib, only here
+    from agent.commands.page import write_page  # noqa: PLC0415 - only here
+    from agent.commands.report import LOCAL, Unreachable, get_report, get_timeline  # noqa: PLC0415 - urllib, only here
 
     url = arguments.url or os.environ.get("STALLSCOPE_HTTP__LISTEN") or LOCAL
     try:
         report = get_report(url)
+        timeline = get_timeline(url) if arguments.html else {}
     except Unreachable as error:
         raise Refused(UNAVAILABLE, f"{error}") from None
     try:
+        if arguments.html:
+            write_page(arguments.html, report, timeline)
         return _show(report, as_json=arguments.json, verbose=arguments.verbose)
-    except (LookupError, TypeError, ValueError, AttributeError):
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
         raise Refused(UNAVAILABLE, f"{url}: the answer is not a whole report of stallscope") from None
 
 

@@ -31,15 +31,15 @@ def too_short_for(report: Mapping[str, Any], seconds: float) -> list[str]:
     ]
 
 
-async def examine(config: Config, seconds: float, progress: TextIO) -> dict[str, Any]:
-    """Measure for ``seconds`` and return the report's JSON form.  Raises OSError when no child can be started."""
+async def examine(config: Config, seconds: float, progress: TextIO) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Measure for ``seconds`` and return the JSON forms of report and timeline.  Raises OSError when no child can be started."""
     agent = Agent(for_doctor(config))
     await agent.start()
     gc.enable()
     task = asyncio.create_task(agent.run())
     try:
         await _wait(seconds, progress, task)
-        return to_json(agent.publish())
+        return to_json(agent.publish()), agent.state.timeline.as_json()
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -51,6 +51,9 @@ def build_parser(handlers: Mapping[str, Handler]) -> argparse.ArgumentParser:
     )
     output.add_argument("--json", action="store_true", help="machine-readable output")
     whole.add_argument("-v", "--verbose", action="store_true", help="everything, not the opening alone")
+    whole.add_argument(
+        "--html", type=Path, metavar="FILE", help="write it as a page too, one file to send to a colleague"
+    )
 
     def add(name: str, words: str, *parents: _Parser) -> _Parser:
         made = commands.add_parser(name, parents=parents, help=words)

@@ -16,7 +16,7 @@ MOST_DETAIL = 200
 #: Where ``run`` listens unless it is told otherwise.
 LOCAL = "127.0.0.1:9768"
 #: Pages of the agent: whoever copies the address of one of them means the agent.
-_PAGES = ("/health", "/report.txt", "/metrics", "/livez", "/readyz", "/")
+_PAGES = ("/health", "/report.txt", "/metrics", "/livez", "/readyz", "/timeline")
 #: What makes an answer a report: the contract's keys and their JSON types.
 _KEYS: dict[str, type] = {
     "status": str, "verdict": str, "findings": list, "ruled_out": list, "unknown": list, "cannot_see": list,
@@ -30,12 +30,7 @@ class Unreachable(Exception):
 
 def get_report(url: str) -> dict[str, Any]:
     """The ``/health`` report of the agent at this address, which may be that of one of its pages.  Raises Unreachable."""
-    if not url.startswith(("http://", "https://")):
-        url = f"http://{url}"
-    url = url.rstrip("/")
-    for page in _PAGES:
-        url = url.removesuffix(page)
-    url += "/health"
+    url = _page(url, "health")
     try:
         body = _get(url)
         report = json.loads(body)
@@ -50,6 +45,28 @@ def get_report(url: str) -> dict[str, Any]:
         raise Unreachable(f"{url}: the answer is not a report of stallscope")
     assert isinstance(report, dict)
     return report
+
+
+def get_timeline(url: str) -> dict[str, Any]:
+    """The last hour of the same agent; empty where it is older than that page.  Raises Unreachable."""
+    address = _page(url, "timeline")
+    try:
+        timeline = json.loads(_get(address))
+    except (Unreachable, ValueError, RecursionError):
+        return {}
+    except (OSError, http.client.HTTPException) as error:
+        raise Unreachable(f"{address}: {getattr(error, 'reason', error)}") from None
+    return timeline if isinstance(timeline, dict) else {}
+
+
+def _page(url: str, name: str) -> str:
+    """The address of this page of the agent at ``url``, which may be that of another of its pages."""
+    if not url.startswith(("http://", "https://")):
+        url = f"http://{url}"
+    url = url.rstrip("/")
+    for page in _PAGES:
+        url = url.removesuffix(page)
+    return f"{url}/{name}"
 
 
 def _concludes(report: dict[str, Any]) -> bool:

@@ -64,7 +64,7 @@ class ChangeNotifier:
         """Say on standard error where the pages are."""
         host, port = address[0], address[1]
         base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        text = f"stallscope {__version__}: report {base}/report.txt  JSON {base}/health  metrics {base}/metrics"
+        text = f"stallscope {__version__}: page {base}/  report {base}/report.txt  JSON {base}/health  metrics {base}/metrics"
         if self._errors is not None:
             self._errors.write(line("started", "INFO", text, {}))
             return

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from agent import timeline
 from agent.settings.schema import Address, Config, parse_address
 from agent.settings.settings_file import read_settings_file
 from probes import planned
@@ -51,9 +52,9 @@ def predicted_cpu_ratio(config: Config) -> float:
 
 
 def history_bytes(config: Config) -> int:
-    """Upper bound of the history's memory."""
+    """Upper bound of the memory of the history and of the last hour of reports."""
     plans = planned(Context(config.sections))
-    return sum(int(config.history.seconds / plan.every) * plan.history_bytes for plan in plans)
+    return timeline.MOST_BYTES + sum(int(config.history.seconds / plan.every) * plan.history_bytes for plan in plans)
 
 
 def load(

@@ -36,7 +36,10 @@ PAGES = {
     "/metrics": "text/plain; version=0.0.4; charset=utf-8",
     "/health": "application/health+json",
     "/report.txt": "text/plain; charset=utf-8",
-    "/": "text/plain; charset=utf-8",
+    "/": "text/html; charset=utf-8",
+    "/timeline": "application/json",
+    "/page.css": "text/css; charset=utf-8",
+    "/page.js": "text/javascript; charset=utf-8",
     "/livez": "text/plain; charset=utf-8",
     "/readyz": "text/plain; charset=utf-8",
     "/openapi.json": "application/json",
@@ -609,6 +612,15 @@ def test_report_shows_what_the_running_agent_says(agent: RunningAgent, as_json: 
     else:
         assert done.stdout.startswith(("HEALTHY", "WARNING", "FAILING", "UNKNOWN"))
         assert "\x1b" not in done.stdout
+
+
+def test_report_writes_the_page_of_the_running_agent_with_its_hour(agent: RunningAgent, tmp_path: Path) -> None:
+    done = command("report", f"127.0.0.1:{agent.port}", "--html", str(tmp_path / "report.html"))
+    assert done.stderr == ""
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert page.startswith("<!DOCTYPE html>")
+    assert "CPU taken away from" in page
+    assert agent.get("/timeline").json["steps"] >= 1
 
 
 # ---- at the end: what needed time, and what must hold for the whole run

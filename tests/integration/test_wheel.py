@@ -85,6 +85,7 @@ def test_the_wheel_holds_the_packages_their_types_and_the_hooks_and_nothing_else
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"stallscope.py", "agent", "probes", "exporters", "stallscope_hooks"}
     assert {"agent/py.typed", "probes/py.typed", "exporters/py.typed"} <= {*names}
+    assert {"exporters/page/style.css", "exporters/page/script.js"} <= {*names}
     hooks = [path.relative_to(ROOT / "hooks").as_posix() for path in (ROOT / "hooks").rglob("*.js")]
     hooks += [path.relative_to(ROOT / "hooks").as_posix() for path in (ROOT / "hooks").rglob("stallscope_hook.p*[yh]")]
     hooks += [path.relative_to(ROOT / "hooks").as_posix() for path in (ROOT / "hooks/go").iterdir()]
@@ -113,10 +114,12 @@ def test_the_hooks_are_where_it_says(language: str, command: Command, installed:
 
 
 @pytest.mark.core
-def test_it_measures_with_its_child(command: Command) -> None:
-    done = command("doctor", "-v", "--for", "3s")
+def test_it_measures_with_its_child_and_writes_a_page(command: Command, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    done = command("doctor", "-v", "--for", "3s", "--html", str(page))
     assert done.returncode in {0, 1, 2}, done.stderr
     assert "met in this container" in done.stdout
+    assert page.read_text().startswith("<!DOCTYPE html>")
 
 
 def test_the_demos_processes_find_them_too(installed: Path, app: Path) -> None:

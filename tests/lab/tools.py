@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
-from tests.lab import Unavailable, builds, clients, debian, go_app, gvisor, log_clients, pgbouncer, redis
+from tests.lab import Unavailable, builds, chromium, clients, debian, go_app, gvisor, log_clients, pgbouncer, redis
 from tests.lab.postgres import has_statements, has_tls, installations
 
 RUNSC = "gvisor.dev/gvisor/runsc@v0.0.0-20260905035102-160fafc42237"
@@ -90,6 +90,14 @@ def install_program(name: str, package: str) -> str:
     return f"at {shutil.which(name)}"
 
 
+def install_chromium() -> str:
+    try:
+        return f"already at {chromium.find_chromium()}"
+    except Unavailable:
+        _apt_get(*chromium.PACKAGES)
+    return f"at {chromium.find_chromium()}"
+
+
 def install_promtool() -> str:
     try:
         return f"already at {builds.promtool()}"
@@ -152,6 +160,8 @@ TEST_TOOLS: Tools = (
     ("redis", install_redis),
     ("promtool", install_promtool),
     ("go app", go_app.prepare),
+    ("chromium", install_chromium),
+    ("page checks", chromium.prepare_checks),
 )
 TOOLS: Tools = (
     *TEST_TOOLS,

@@ -56,8 +56,8 @@ class App:
         self.loaded += 1
         return self.api
 
-    def get(self, path: str) -> Answer:
-        return self.call("GET", path)
+    def get(self, path: str, query: bytes = b"") -> Answer:
+        return asyncio.run(self._call("GET", path, [b""], LOOPBACK, [], query))
 
     def post(self, body: bytes | Sequence[bytes], client: str | None = LOOPBACK, **headers: str) -> Answer:
         body = [body] if isinstance(body, bytes) else body
@@ -71,11 +71,17 @@ class App:
         return asyncio.run(self._call(method, path, list(body), client, rows))
 
     async def _call(
-        self, method: str, path: str, body: list[bytes], client: str | None, headers: list[tuple[bytes, bytes]]
+        self,
+        method: str,
+        path: str,
+        body: list[bytes],
+        client: str | None,
+        headers: list[tuple[bytes, bytes]],
+        query: bytes = b"",
     ) -> Answer:
         scope: dict[str, Any] = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
-            "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": headers,
+            "path": path, "raw_path": path.encode(), "query_string": query, "root_path": "", "headers": headers,
             "client": (client, 5) if client is not None else None, "server": ("127.0.0.1", 9768),
         }  # fmt: skip
         sent: list[dict[str, Any]] = []

@@ -11,7 +11,7 @@ import pytest
 from agent.report import Report, to_json
 from agent.snapshot import State
 from exporters.http import MOST_BODY_BYTES, MOST_IN_FLIGHT
-from exporters.pages import HEALTH_TYPE, TABLE, TEXT_TYPE
+from exporters.pages import HEALTH_TYPE, HTML_TYPE, PAGE, TABLE, TEXT_TYPE
 from exporters.prometheus import CONTENT_TYPE
 from probes.app.in_flight import MOST_SOURCES, InFlight
 from tests.unit.exporters.app import HANGS_UP, LOOPBACK, Answer, App
@@ -32,7 +32,10 @@ def app() -> App:
         ("/metrics", CONTENT_TYPE),
         ("/health", HEALTH_TYPE),
         ("/report.txt", TEXT_TYPE),
-        ("/", TEXT_TYPE),
+        ("/", HTML_TYPE),
+        ("/timeline", "application/json"),
+        ("/page.css", "text/css; charset=utf-8"),
+        ("/page.js", "text/javascript; charset=utf-8"),
         ("/livez", TEXT_TYPE),
         ("/readyz", TEXT_TYPE),
         ("/openapi.json", "application/json"),
@@ -44,7 +47,7 @@ def test_each_page_says_its_type_and_its_length(app: App, path: str, content_typ
     assert int(answer.headers["content-length"]) == len(answer.body) > 0
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/health", "/report.txt", "/livez", "/readyz"])
+@pytest.mark.parametrize("path", TABLE)
 def test_no_page_is_stored_by_a_cache(app: App, path: str) -> None:
     assert app.get(path).headers["cache-control"] == "no-store"
 
@@ -61,9 +64,11 @@ def test_there_is_nothing_else(app: App, path: str) -> None:
 
 
 def test_the_page_for_people_is_the_front_page(app: App) -> None:
-    assert app.get("/").body == app.get("/report.txt").body
-    assert app.get("/").body.startswith(b"FAILING")
-    assert b"\x1b" not in app.get("/").body
+    assert app.get("/").body.startswith(b"<!DOCTYPE html>")
+    assert b"A CPU limit holds the work back" in app.get("/").body
+    assert app.get("/report.txt").body.startswith(b"FAILING")
+    assert b"\x1b" not in app.get("/report.txt").body
+    assert app.loaded == 0
 
 
 @pytest.mark.parametrize("report", [fixed.healthy(), fixed.blind(), fixed.failing()], ids=["pass", "warn", "fail"])
@@ -103,7 +108,7 @@ STATES = {
 @pytest.mark.parametrize("path", TABLE)
 def test_the_front_and_the_api_give_one_answer(path: str, state: State, fail_status: int) -> None:
     def told(answer: Answer) -> tuple[Any, ...]:
-        names = ("content-type", "content-length", "cache-control")
+        names = ("content-type", "content-length", "cache-control", "content-security-policy")
         return answer.status, *(answer.headers[name] for name in names), "date" in answer.headers, answer.body
 
     app = App(state, fail_status)
@@ -190,7 +195,7 @@ def test_ready_is_a_running_child_whatever_is_found_and_liveness_asks_for_neithe
     assert app.get("/livez").status == 200
 
 
-@pytest.mark.parametrize("path", ["/health", "/report.txt", "/metrics"])
+@pytest.mark.parametrize("path", ["/", "/health", "/report.txt", "/metrics"])
 def test_a_page_is_rendered_anew_only_for_a_new_report(app: App, path: str) -> None:
     def rendered() -> bytes:
         return TABLE[path].render(app.pages)[1]
@@ -214,7 +219,7 @@ def test_pages_are_only_read(app: App, method: str, path: str) -> None:
 def test_the_schema_names_every_endpoint_and_every_answer(fail_status: int) -> None:
     app, without_child = App(fixed.state(), fail_status), App(STATES["no child"], fail_status)
     document = json.loads(app.get("/openapi.json").body)
-    assert set(document["paths"]) == {"/metrics", "/health", "/report.txt", "/livez", "/readyz", "/requests-in-flight"}
+    assert set(document["paths"]) == {*TABLE, "/requests-in-flight"} - {*PAGE}
     for path in set(document["paths"]) - {"/requests-in-flight"}:
         for which in (app, without_child):
             answer = which.get(path)

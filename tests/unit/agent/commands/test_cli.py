@@ -274,9 +274,9 @@ def test_a_look_needs_no_file_of_settings(monkeypatch: pytest.MonkeyPatch, capsy
     """What the flags of ``doctor`` say is checked as settings are, and a password is not shown."""
     seen: list[Config] = []
 
-    async def examine(config: Config, *_: Any, **__: Any) -> dict[str, Any]:
+    async def examine(config: Config, *_: Any, **__: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         seen.append(config)
-        return dict(to_json(fixed.healthy()))
+        return to_json(fixed.healthy()), {}
 
     monkeypatch.setattr("agent.commands.doctor.examine", examine)
     page = "http://127.0.0.1:8080/metrics"
@@ -418,6 +418,34 @@ def test_the_report_of_an_agent_without_the_key_conclusive_is_judged_by_what_it_
     with something_at(200, json.dumps(older).encode()) as url:
         assert ended("report", url) == code
     assert capsys.readouterr().out.startswith("UNKNOWN") is (code == exits.CANNOT_TELL)
+
+
+@pytest.mark.parametrize(
+    "report", [fixed.healthy(), fixed.blind(), fixed.failing()], ids=["healthy", "blind", "failing"]
+)
+def test_report_writes_a_page_also_of_an_agent_that_has_no_timeline_yet(
+    report: Report, tmp_path: Path, capsys: Output
+) -> None:
+    file = tmp_path / "report.html"
+    with something_at(200, json.dumps(to_json(report)).encode()) as url:
+        ended("report", url, "--html", str(file))
+    assert report.verdict.split(":")[0] in capsys.readouterr().out
+    assert file.read_text("utf-8").startswith("<!DOCTYPE html>")
+    assert "Nothing has been measured yet" in file.read_text("utf-8")
+
+
+def test_a_page_that_cannot_be_written_is_exit_69_and_names_the_file(tmp_path: Path, capsys: Output) -> None:
+    with something_at(200, json.dumps(to_json(fixed.healthy())).encode()) as url:
+        assert ended("report", url, "--html", str(tmp_path / "none" / "page")) == exits.UNAVAILABLE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"--html {tmp_path}/none/page" in line
+
+
+def test_nothing_is_written_of_what_is_no_whole_report(tmp_path: Path, capsys: Output) -> None:
+    with something_at(200, json.dumps({**to_json(fixed.healthy()), "agent": {}}).encode()) as url:
+        assert ended("report", url, "--html", str(tmp_path / "page")) == exits.UNAVAILABLE
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert not (tmp_path / "page").exists()
 
 
 def refused(url: str, capsys: Output) -> None:
