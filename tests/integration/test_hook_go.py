@@ -210,11 +210,12 @@ def test_it_costs_a_request_next_to_nothing(run: Run, served: Served) -> None:
     assert max(found) < 20_000, benchmark
     clients = {hook: served(run("serve", hook=hook)) for hook in ("udp:127.0.0.1:9", "off")}
     ratios = []
-    for _ in range(40):
-        taken = {hook: sum(client.ask("/plain")[0] for _ in range(25)) for hook, client in clients.items()}
+    for turn in range(80):
+        order = list(clients.items())[:: 1 if turn % 2 else -1]
+        taken = {hook: min(client.ask("/plain")[0] for _ in range(15)) for hook, client in order}
         ratios.append(taken["udp:127.0.0.1:9"] / taken["off"])
     print("ns a request:", found, "times as long, median:", statistics.median(ratios))
-    assert statistics.median(ratios) < 1.15
+    assert statistics.median(ratios) < 1.2
 
 
 def test_the_agent_may_come_and_go(run: Run, served: Served) -> None:
