@@ -15,7 +15,7 @@ from enum import Enum
 
 #: Whoever takes the app's CPU.
 CPU_TAKERS = (
-    "cpu_throttled_between_requests", "cpu_quota_throttled", "cpu_stolen", "cpu_suspended", "cpu_contended", "instance_frozen",
+    "cpu_throttled_between_requests", "cpu_quota_throttled", "cpu_limit_too_low", "cpu_stolen", "cpu_suspended", "cpu_contended", "instance_frozen",
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from agent.history import History
-from probes.host.demand import DemandReading
+from probes.host.demand import KNOWN_SECONDS, DemandReading
 
 #: A limit is enough that throttles less than this share of the periods in which the group runs.
 ENOUGH_SHARE = 0.01
@@ -26,9 +26,9 @@ SLICE_SECONDS, MOST_SLACK_SHARE = 0.005, 0.25
 #: A group that wants less than this in a period does not ask for a slice.
 LEAST_SECONDS = 0.0005
 #: The burst whose delay is told, and how many moments it begins at.
-BURST_SECONDS, BEGINS = 0.1, 24
+BURST_SECONDS, BEGINS = 0.1, 8
 #: Periods after which it is not followed any further.
-MOST_STEPS = 300
+MOST_STEPS = 120
 #: Limits beside the present one.
 OTHERS = 8
 #: The lowest of them, of the present one, and the highest where the machine does not end before.
@@ -151,7 +151,7 @@ def look(demand: DemandReading, choices: tuple[float, ...], *, burst: float | No
         return simulate(wanted, quota, period, cpus, burst=min(quota, max(burst or 0.0, more)), slack=slack)
 
     slack = min(
-        (SLICE_SECONDS * step / 5 for step in range(6)),
+        (SLICE_SECONDS * step / 4 for step in range(5)),
         key=lambda slack: abs(expect(present, slack).share - target),
     )
 
@@ -182,6 +182,13 @@ def _others(present: float, most: float, enough: float | None) -> tuple[float, .
 
 
 def demand_of(history: History, target: str, path: str | None = None) -> DemandReading | None:
-    """The newest reading about this target's limit, or that of this group; ``None`` where it is about another limit."""
-    found = history.latest(DemandReading, target)
-    return found if found is not None and (path is None or found.path == path) else None
+    """The newest reading about this target's limit, or that of this group; ``None`` where it is about another limit.
+
+    Of those since the last train the first: they say the same, and what is worked out from it is kept.
+    """
+    latest = history.latest(DemandReading, target)
+    if latest is None or (path is not None and latest.path != path):
+        return None
+    since = history.window(DemandReading, 2 * KNOWN_SECONDS, target)
+    same = (each for each in reversed(since) if each.sampled_periods and each.wanted is latest.wanted)
+    return next(same, latest)

@@ -18,7 +18,7 @@ from probes.reading import Probe, Reading
 from probes.registration import SLOT_CPU_SECONDS, Context, Planned, Registration
 from probes.section import Preset, Section
 
-#: CPU of a slot of the demand probe, one train of 20 periods in twelve of them: measured on 2 cores by ``make bench``.
+#: CPU of a slot of the demand probe, one train of 20 periods in thirty of them: measured on 2 cores by ``make bench``.
 DEMAND_CPU_SECONDS = 0.3e-3
 #: What was wanted in 600 periods.
 DEMAND_BYTES = 3_000

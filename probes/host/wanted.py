@@ -36,8 +36,9 @@ CONTRADICTS = 0.01
 LONGEST_RUN = 300
 #: Rounding of what a quota hands out: half of the kernel's slice of 5 ms (sched-bwc.rst).
 SLACK_SECONDS = 0.0025
-#: With fewer unthrottled periods than this share nobody knows where its demand ends ...
-LEAST_MET = 0.02
+#: With fewer unthrottled periods than this share, or with more of all quotas used than that, nobody knows where its demand ends
+#: (a neighbour on the CPU keeps what always wants it from its quota now and then) ...
+LEAST_MET, MOST_USED = 0.02, 0.9
 #: ... once so many were looked at.
 LEAST_PERIODS = 20
 #: Of the CPUs that were wanted at once the rest that is put down to wake-ups of others in the group, such as the agent's.
@@ -72,7 +73,7 @@ class _Run:
         left, share = self.used, most if self.hidden else self.used / len(self.wanted)
         for at in range(len(self.wanted)):
             self.wanted[at] = min(share, left)
-            left -= self.wanted[at]
+            left = max(0.0, left - self.wanted[at])
 
 
 @dataclass(slots=True)
@@ -111,7 +112,9 @@ class Wanted:
     @property
     def endless(self) -> bool:
         """Whether it took whatever it was given: where its demand ends was not seen."""
-        return self.periods >= LEAST_PERIODS and self.throttled > (1 - LEAST_MET) * self.periods
+        periods, used = self.periods, sum(run.used for run in self._runs)
+        full = self.throttled > (1 - LEAST_MET) * periods or used > MOST_USED * self.quota * periods
+        return periods >= LEAST_PERIODS and full
 
     @property
     def sequence(self) -> array[float]:
@@ -126,7 +129,7 @@ class Wanted:
         most, new = self.width * self.period, list[_Run]()
         run = self._runs.pop() if self._runs and self._runs[-1].open_to_more else _Run()
         for each in train:
-            run.used += each.used
+            run.used += max(0.0, each.used)
             run.wanted.append(0.0)
             run.open = each.throttled
             self.throttled += each.throttled

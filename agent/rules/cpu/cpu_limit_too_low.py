@@ -15,7 +15,7 @@ from agent.rules.cpu.cpu_quota_throttled import ADVICE, APP, PERIODS, SEVERE, SH
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import place, what_if
 from agent.views.comb import uncounted_limit
-from agent.views.cpu import Throttling, cores_used, throttling
+from agent.views.cpu import Throttling, cores_used, cpu_breakdown, throttling
 from agent.views.limits import CpuLimit, cpu_limit
 from agent.views.stalled import QUOTA
 from agent.views.what_if import Row, WhatIf
@@ -42,9 +42,13 @@ SAME_MEAN = Threshold(
     "",
     "half of the difference that its peak must have",
 )
+CROWDED = Threshold(
+    "time in which neighbours hold ready work, from which a burst is spread over more periods than it needs", 0.1, "ratio",
+    "a tenth of a period",
+)  # fmt: skip
 KNOWN = not_measured(0.9, "expected and measured throttling of other limits are compared in docs/evidence/what-if.md")
 OUTSIDE = "a limit outside of what the counters here can count holds the work: what is wanted of it cannot be seen"
-LOOK_FIRST = "wait: the periods are looked at one by one as soon as work is held"
+LOOK_FIRST = "wait: the periods are sampled one by one as soon as work is held"
 
 
 def _judge(history: History) -> Judgement:
@@ -75,7 +79,7 @@ def _target(history: History, target: str) -> Judgement:
     if demand.endless or found is None:
         return _present(history, target, limit, held, "info", _endless(demand))
     severity: Severity = "critical" if held.share >= SEVERE.value else "warning"
-    return _present(history, target, limit, held, severity, _table(found))
+    return _present(history, target, limit, held, severity, _table(found, _crowd(history)))
 
 
 def _present(
@@ -97,6 +101,11 @@ def _present(
     return Present(severity, KNOWN, whose, evidence, advice, share=held.share)
 
 
+def _crowd(history: History) -> float:
+    own = cpu_breakdown(history, SPAN)
+    return own.shares["suspended_contention"] if own is not None else 0.0
+
+
 def _endless(demand: DemandReading) -> tuple[Evidence, ...]:
     periods, wide = len(demand.wanted or ()), demand.width_cores or 1
     said = (
@@ -107,26 +116,28 @@ def _endless(demand: DemandReading) -> tuple[Evidence, ...]:
     return (Evidence(said, demand.throttled / max(1, periods), "ratio"),)
 
 
-def _table(found: WhatIf) -> tuple[Evidence, ...]:
+def _table(found: WhatIf, crowd: float) -> tuple[Evidence, ...]:
     demand, most = found.demand, max(row.cores for row in found.rows)
-    under = f"keeps the throttled share under {ENOUGH.value:.0%}"
+    under = f"the throttled share under {ENOUGH.value:.0%}"
     lead = (
         Evidence(
-            f"{found.enough:g} cores are the least that {under}; the limit is {demand.limit_cores:.2f}",
+            f"{found.enough:g} cores are the least that keep {under}; the limit is {demand.limit_cores:.2f}",
             found.enough,
             "cores",
         )
         if found.enough is not None
         else Evidence(
-            f"no limit that can be had here {under}; the limit is {demand.limit_cores:.2f} cores", most, "cores"
+            f"no limit that can be had here keeps {under}; the limit is {demand.limit_cores:.2f} cores", most, "cores"
         )
     )
     wants = Evidence(
         f"it wants {demand.wanted_cores or 0:.2f} cores on average, and in the one period of a hundred in which it wants most "
-        f"{demand.peak_cores or 0:.2f}, on up to {demand.width_cores} CPUs at once ({len(demand.wanted or ())} periods looked at)",
+        f"{demand.peak_cores or 0:.2f}, on {demand.width_cores} at once ({len(demand.wanted or ())} periods sampled)",
         demand.peak_cores, "cores",
     )  # fmt: skip
-    return (lead, wants, *_returned(demand), *(_row(row, now=row is found.present) for row in found.rows))
+    others = f"other work held up {crowd:.0%} of what was ready as well: the app may want more at once than was seen"
+    crowded = (Evidence(others, crowd, "ratio"),) if crowd >= CROWDED.value else ()
+    return (lead, wants, *crowded, *_returned(demand), *(_row(row, now=row is found.present) for row in found.rows))
 
 
 def _returned(demand: DemandReading) -> tuple[Evidence, ...]:
@@ -150,9 +161,13 @@ def _row(row: Row, *, now: bool) -> Evidence:
     saving = "" if row.saving is None else f" ({row.saving:.0%} with cpu.max.burst as large as the quota)"
     return Evidence(
         f"at {row.cores:.2f} cores{' (now)' if now else ''}: throttled in {row.throttled:.0%} of the periods{saving}, held for "
-        f"{row.held:.0%} of the time in which it wants a CPU, a burst of 100 ms takes {1e3 * row.burst_delay:.0f} ms longer",
+        f"{row.held:.0%} of the time in which it wants a CPU, a burst of 100 ms takes {_seconds(row.burst_delay)} longer",
         round(row.throttled, 4), "ratio",
     )  # fmt: skip
+
+
+def _seconds(delay: float) -> str:
+    return "10 s or more" if delay >= 10 else f"{delay:.1f} s" if delay >= 1 else f"{1e3 * delay:.0f} ms"
 
 
 RULE = Rule(
@@ -164,7 +179,7 @@ RULE = Rule(
     ),
     disproof="with the limit that is advised nr_throttled in cpu.stat grows in more than 1 % of nr_periods",
     needs=(CgroupReading,),
-    thresholds=(SHARE, PERIODS, SEVERE, ENOUGH, WAITS, MORE_AT_ONCE, SAME_MEAN),
+    thresholds=(SHARE, PERIODS, SEVERE, ENOUGH, WAITS, MORE_AT_ONCE, SAME_MEAN, CROWDED),
     confidences=(KNOWN,),
     span_seconds=SPAN,
     judge=_judge,

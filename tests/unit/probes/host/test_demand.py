@@ -109,6 +109,19 @@ def test_once_enough_is_known_it_looks_rarely(tmp_path: Path) -> None:
     assert len(wanted) <= MOST_PERIODS
 
 
+def test_a_train_without_a_throttled_period_between_others_counts_as_well(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, [0.08] + [0.0] * 9)
+    machine.hits = 2.0
+    probe = machine.probe()
+    before = read(probe).wanted
+    machine.wants = [0.01]
+    machine.waits = 0.0
+    after = read(probe).wanted
+    assert before is not None
+    assert after is not None
+    assert len(after) == len(before) + BUSY_PERIODS
+
+
 def test_what_takes_all_that_it_is_given_is_called_endless(tmp_path: Path) -> None:
     machine = Machine(tmp_path, [0.2])
     machine.hits = 2.0
