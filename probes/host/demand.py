@@ -149,7 +149,7 @@ class DemandProbe:
         return total
 
     async def _train(self, level: Level, version: int, period: float, most: int) -> tuple[list[Period], float, int]:
-        """(consecutive periods without those in which the child worked, their throttled time, how many there were)."""
+        """(consecutive periods but those in which the child worked or a sample was late, their throttled time, how many there were)."""
         end = self._clock() + self._seconds * MOST_SHARE
         before = self._count(level, version)
         if most > CALM_PERIODS and self._phase is None:
@@ -159,10 +159,9 @@ class DemandProbe:
         while total < most and self._clock() < end:
             now = await self._next(level, version, start, period)
             count = max(1, round((now.at - before.at) / period))
-            used = max(0.0, now.used - before.used) / count
-            if now.child - before.child < OURS_SECONDS:
-                hits = now.throttled - before.throttled
-                found += [Period(used, number < hits) for number in range(count)]
+            # A sample that came late spans several periods, and would smooth what was wanted in them.
+            if count == 1 and now.child - before.child < OURS_SECONDS:
+                found.append(Period(max(0.0, now.used - before.used), now.throttled > before.throttled))
                 held += now.held - before.held
             total, before = total + count, now
         return found, held, total

@@ -172,6 +172,22 @@ def test_periods_in_which_the_agents_own_child_works_are_left_out(tmp_path: Path
     assert reading.calm_wanted_cores is None
 
 
+def test_periods_that_a_late_sample_spans_are_left_out(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, [0.08] + [0.0] * 9)
+    machine.hits = 2.0
+    probe, plain = machine.probe(), machine.sleep
+
+    async def sleep(seconds: float) -> None:
+        await plain(seconds + (0.25 if machine.reads % 7 == 6 else 0.0))
+
+    probe._sleep = sleep
+    read(probe)
+    reading = read(probe)
+    assert reading.wanted is not None
+    assert len(reading.wanted) < BUSY_PERIODS + FIRST_PERIODS
+    assert max(reading.wanted) > 0.045  # smoothed over four periods it were 20 ms in each
+
+
 def test_a_train_ends_with_its_slot(tmp_path: Path) -> None:
     machine = Machine(tmp_path, [0.08] + [0.0] * 9)
     machine.hits = 2.0

@@ -122,7 +122,7 @@ def test_profiling_does_not_help_where_the_time_is_waiting() -> None:
     ("then", "said"),
     [
         ((0.1, 0.2), True),  # the same work, more of it at once
-        ((0.1, 0.5), False),
+        ((0.1, 0.3), False),
         ((0.05, 0.2), False),  # there is more to do
         ((None, None), False),
     ],
