@@ -155,7 +155,12 @@ def batch() -> dict[str, Any]:
         while time.monotonic() < end and not finding(report, "cpu_limit_too_low"):
             time.sleep(0.5)
             report = health(listen)
-    return {"shape": "batch thread", "finding": finding(report, "cpu_limit_too_low"), "verdict": report.get("verdict")}
+    found = {"finding": finding(report, "cpu_limit_too_low"), "cause": finding(report, "cpu_quota_throttled")}
+    return {"shape": "batch thread", **found, "verdict": report.get("verdict")}
+
+
+def _measured(records: Sequence[Mapping[str, Any]]) -> list[float]:
+    return [each["throttled"] for record in records for each in record.get("measured", ())]
 
 
 def page(records: Sequence[Mapping[str, Any]]) -> str:
@@ -169,18 +174,26 @@ def page(records: Sequence[Mapping[str, Any]]) -> str:
         "# What other CPU limits would do: expected and measured", "",
         f"`python -m tests.lab.what_if`: a real service and a real Redis at {LIMIT:g} cores, watched for {SECONDS:g} s by an agent at its",
         "default settings; then the same requests at the same moments at each limit of its table. Throttled: periods, of those in which the",
-        "group ran, as the kernel counts them.", "",
+        "group ran, as the kernel counts them. The last row of each table, where no limit holds anything, shows what the machine itself takes:",
+        "answers that are slow there waited for other work or for the host, which also keeps the group from meeting a limit.", "",
     ]  # fmt: skip
     if errors:
         lines += [
             f"Of {len(errors)} limits the expected throttled share was off by {100 * median(errors):.1f} points in the median,",
             f"{100 * sum(errors) / len(errors):.1f} on average, {100 * max(errors):.1f} at most.", "",
         ]  # fmt: skip
+    near = [error for error, measured in zip(errors, _measured(records), strict=True) if 0.01 < measured < 0.99]
+    if near:
+        lines += [
+            f"Of the {len(near)} at which between 1 and 99 % of the periods were throttled: {100 * median(near):.1f} in the median, {100 * max(near):.1f} at most.",
+            "",
+        ]
     for record in records:
         lines += [f"## {record['shape']}", ""]
         advice = " / ".join(record["finding"].get("advice", {}).get("changes", ()))
-        lead = record["finding"].get("evidence", [{"text": "no finding"}])[0]["text"]
-        lines += [f"The agent: {lead}. To change: `{advice or '-'}`", ""]
+        said = [each["text"] for each in record["finding"].get("evidence", ()) if not _ROW.match(each["text"])]
+        changes = " / ".join(record.get("cause", {}).get("advice", {}).get("changes", ())) or advice
+        lines += [f"The agent: {'; '.join(said) or 'no finding'}. To change: `{changes or '-'}`", ""]
         if "measured" not in record:
             continue
         present, rows = record["present"], record["expected"]

@@ -46,7 +46,9 @@ CROWDED = Threshold(
     "time in which neighbours hold ready work, from which a burst is spread over more periods than it needs", 0.1, "ratio",
     "a tenth of a period",
 )  # fmt: skip
-KNOWN = not_measured(0.9, "expected and measured throttling of other limits are compared in docs/evidence/what-if.md")
+KNOWN = not_measured(
+    0.6, "beside busy neighbours the expected throttled share was off by 16 points (docs/evidence/what-if.md); a quiet machine was not measured"
+)  # fmt: skip
 OUTSIDE = "a limit outside of what the counters here can count holds the work: what is wanted of it cannot be seen"
 LOOK_FIRST = "wait: the periods are sampled one by one as soon as work is held"
 
