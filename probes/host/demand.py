@@ -9,6 +9,7 @@ Each sample is taken just after the quota was renewed, because a process of the 
 is found once, by looking for the moment at which ``nr_periods`` grows, and holds until the limit is set anew.
 
 Cost: some 0.4 ms a sample, with its wake-up: 0.1 CPU seconds an hour while nothing is throttled.  What was wanted: :mod:`probes.host.wanted`.
+It passes 150 lines because when to look, where the period begins and what is the agent's own decide together what a sample is worth.
 """
 
 from __future__ import annotations
