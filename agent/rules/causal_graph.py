@@ -15,7 +15,7 @@ from enum import Enum
 
 #: Whoever takes the app's CPU.
 CPU_TAKERS = (
-    "cpu_throttled_between_requests", "cpu_quota_throttled", "cpu_stolen", "cpu_suspended", "cpu_contended", "instance_frozen",
+    "cpu_throttled_between_requests", "cpu_quota_throttled", "cpu_limit_too_low", "cpu_stolen", "cpu_suspended", "cpu_contended", "instance_frozen",
 )  # fmt: skip
 
 
@@ -64,11 +64,12 @@ GRAPH = CausalGraph((
     Link(("log_quota_exceeded",), ("log_queue_in_memory",), "refused entries are sent again, more slowly than new ones come", Case.REFUSED),
     Link(("log_queue_in_memory",), ("log_delivery_late",), "late entries wait in the app's own queue", Case.CPU_WITHHELD),
     Link(CPU_TAKERS, ("log_queue_in_memory", "log_delivery_late"), "a log client without CPU delivers less than the app logs", Case.CPU_WITHHELD),
-    Link(("cpu_throttled_between_requests",), ("cpu_quota_throttled", "cpu_suspended", "cpu_stolen"),
+    Link(("cpu_throttled_between_requests",), ("cpu_quota_throttled", "cpu_limit_too_low", "cpu_suspended", "cpu_stolen"),
          "the same gaps; that they come between requests says who makes them"),
     Link(("runtime_oversubscribed",), ("cpu_quota_throttled",),
          "threads beyond the limit's cores use up a period's quota early, and all are stopped until the next period"),
     Link(("cpu_limit_unusable",), ("client_cpu_bound",), "the computing waits for one CPU while others that are paid for are idle"),
+    Link(("cpu_quota_throttled",), ("cpu_limit_too_low",), "the same limit; what was wanted of it says how much is missing"),
     Link(("cpu_quota_throttled",), ("cpu_stolen",), "a limit on the virtual machine loses its ticks too", Case.ON_A_CLOCK),
     Link(CPU_TAKERS, ("client_suspended_holding_connection", "client_not_reading", "connections_held_by_app", "pool_saturated"),
          "a client without CPU reads no reply and gives no connection back"),

@@ -12,13 +12,17 @@ from string import Formatter
 
 from agent.history import History
 from agent.rules.advice_platform import ABOVE_POD, ABOVE_UNIT, ON_DISK, PLATFORMS, Line, Platform, Size
-from agent.views import place
+from agent.views import place, what_if
 from agent.views.limits import CpuLimit, cpu_limit
 from agent.views.memory import Memory
+from agent.views.what_if import WhatIf
+from probes.host.cgroup import CgroupReading
 
 MIB = 2**20
 #: Cloud Run's memory where none is set: what asks for no more needs no word.
 DEFAULT_MIB = 512
+#: Where the machine's CPUs are not known.
+MOST_CPUS = 64
 _UNIT = re.compile(r"/([^/]+\.(?:service|scope|slice))$")
 #: A group that a unit made for itself: systemd knows no property of it.
 _INSIDE_UNIT = re.compile(r"\.service/(?!.*\.(?:service|scope|slice)$)")
@@ -26,10 +30,9 @@ _POD = re.compile(r"[/-]pod[0-9a-f]")
 
 
 def raise_cpu(history: History, target: str = "", path: str | None = None) -> tuple[str, ...]:
-    """How to raise the CPU limit of this group, or the lowest of this target's, to more than it is now."""
-    limit, here, lines = _cpu_lines(history, target, path)
-    present = limit.cores if limit is not None and limit.above else configured_cpus(history, target, path)
-    wanted = next_cpus(here, present, _machine_cpus(history))
+    """How to raise the CPU limit of this group, or the lowest of this target's: to what is enough, else to more than it is now."""
+    limit, here, present, lines = _limited(history, target, path)
+    wanted = enough_cpus(history, target, path) or next_cpus(here, present, _machine_cpus(history))
     if wanted is None and present:
         whole = f"a limit of {present:g} CPUs is all that this machine has: remove it, or take a larger machine"
         return (here.top or whole,)
@@ -38,25 +41,49 @@ def raise_cpu(history: History, target: str = "", path: str | None = None) -> tu
 
 def set_cpu(history: History, cpus: int, target: str = "") -> tuple[str, ...]:
     """How to set this target's lowest CPU limit to so many CPUs, or to what the platform takes next above; none where the machine has fewer."""
-    limit, here, lines = _cpu_lines(history, target)
+    limit, here, _, lines = _limited(history, target, None)
     wanted = next((size.cpus for size in here.sizes if size.cpus >= cpus), None if here.sizes else float(cpus))
     machine = None if here.sizes else _machine_cpus(history)
     return () if wanted is None or (machine and wanted > machine) else _fill(history, here, lines, limit, wanted)
 
 
-def _cpu_lines(
-    history: History, target: str = "", path: str | None = None
-) -> tuple[CpuLimit | None, Platform, tuple[Line, ...]]:
-    """(the limit, who takes another value for it, in which lines)."""
+def enough_cpus(history: History, target: str = "", path: str | None = None) -> float | None:
+    """The lowest limit that would be enough for what is wanted here, else the largest that can be had; ``None``: not known."""
+    found = other_limits(history, target, path)
+    if found is None:
+        return None
+    _, here, present, _ = _limited(history, target, path)
+    return found.enough or max((cpus for cpus in _choices(here, history) if cpus > (present or 0.0)), default=None)
+
+
+def other_limits(history: History, target: str = "", path: str | None = None) -> WhatIf | None:
+    """What other limits that can be had here would do; ``None`` where what the group wants is not known."""
+    limit, here, _, _ = _limited(history, target, path)
+    demand = what_if.demand_of(history, target, limit.path) if limit is not None else None
+    reading = history.latest(CgroupReading, target)
+    if limit is None or demand is None or reading is None or here is PLATFORMS["fly"]:
+        return None
+    return what_if.look(demand, _choices(here, history), burst=(reading.burst_seconds or {}).get(limit.path))
+
+
+def _limited(
+    history: History, target: str, path: str | None
+) -> tuple[CpuLimit | None, Platform, float | None, Iterable[Line]]:
+    """(the limit, where it is set, the CPUs that it is now, the lines that set it)."""
     limit, here = cpu_limit(history, target, path), platform_here(history)
-    lines = here.cpu
     if limit is not None and limit.above:
         pod = [ABOVE_POD] if here is PLATFORMS["kubernetes"] and _POD.search(limit.path) else []
         unit = [ABOVE_UNIT] if _UNIT.search(limit.path) else []
-        here, lines = PLATFORMS["none"], (*pod, *unit, *PLATFORMS["none"].cpu)
-    elif here is PLATFORMS["systemd"] and limit is not None and _INSIDE_UNIT.search(limit.path):
-        lines = PLATFORMS["none"].cpu
-    return limit, here, lines
+        return limit, PLATFORMS["none"], limit.cores, (*pod, *unit, *PLATFORMS["none"].cpu)
+    inside = here is PLATFORMS["systemd"] and limit is not None and _INSIDE_UNIT.search(limit.path)
+    return limit, here, configured_cpus(history, target, path), PLATFORMS["none"].cpu if inside else here.cpu
+
+
+def _choices(here: Platform, history: History) -> tuple[float, ...]:
+    """Limits that can be set: the platform's sizes, else tenths of a CPU and from one on whole ones, which runtimes use best."""
+    if here.sizes:
+        return tuple(size.cpus for size in here.sizes)
+    return (*(tenths / 10 for tenths in range(1, 10)), *map(float, range(1, (_machine_cpus(history) or MOST_CPUS) + 1)))
 
 
 def share_of_cpu(history: History) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from probes.app.requests import Requests
 from probes.app.search import App
 from probes.cpu.registration import Suspension
 from probes.gcp.cloud_logging import CloudLogging
-from probes.host.registration import Cgroup, Platform
+from probes.host.registration import Cgroup, Demand, Platform
 from probes.logs.registration import LogDelivery, Logs
 from probes.postgres.registration import Postgres
 from probes.redis.registration import Redis
@@ -124,6 +124,7 @@ class Config(Section):
     http: Http = Http()
     suspension: Suspension = Suspension()
     cgroup: Cgroup = Cgroup()
+    demand: Demand = Demand()
     platform: Platform = Platform()
     app: App = App()
     requests: Requests = Requests()

@@ -1,31 +1,35 @@
-"""The cgroup of the app's process: its limits are not the agent's when the two run in containers of their own."""
+"""The cgroup of the app's process, and what it wants of its CPU limit: not the agent's when the two run in containers of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from dataclasses import replace
 
 from probes.app.processes import ENDED, ProcessesReading, are_watched
 from probes.app.search import App, Found, chosen, has_name
 from probes.host.cgroup import CgroupProbe, CgroupReading
-from probes.host.registration import Cgroup
-from probes.reading import NoData, Reading
+from probes.host.demand import DemandProbe, DemandReading
+from probes.host.registration import Cgroup, counts, demand_plan
+from probes.reading import NoData, Probe, Reading
 from probes.registration import Context, Planned, Registration
 
 
-class AppCgroupProbe:
-    """The cgroup of the app's process, in a shared PID namespace.
+class OfAppProbe:
+    """A probe of the groups of the app's process, in a shared PID namespace.
 
-    ``find`` looks for the process; ``still`` says whether this one is still it, so that it need not be looked for.
+    ``find`` looks for the process; ``still`` says whether this one is still it, so that it need not be looked for; ``make`` makes
+    the probe of a process.
     """
 
-    name = "cgroup"
     target = "app"
-    reading_type = CgroupProbe.reading_type
 
-    def __init__(self, find: Callable[[], Found], still: Callable[[int], bool], root: Path) -> None:
-        self._find, self._still, self._root = find, still, root
-        self._found: tuple[int, CgroupProbe] | None = None
+    def __init__(
+        self, kind: type[CgroupProbe | DemandProbe], find: Callable[[], Found], still: Callable[[int], bool],
+        make: Callable[[str], Probe[Reading]],
+    ) -> None:  # fmt: skip
+        self.name, self.reading_type = kind.name, kind.reading_type
+        self._find, self._still, self._make = find, still, make
+        self._found: tuple[int, Probe[Reading]] | None = None
 
     async def read(self) -> Reading:
         """Find the process again when it is gone, and read its groups."""
@@ -33,7 +37,7 @@ class AppCgroupProbe:
             found = self._find()
             if not found.pids:
                 raise NoData(found.because, found.remedy)
-            self._found = (found.pids[0], CgroupProbe("app", root=self._root, pid=str(found.pids[0])))
+            self._found = (found.pids[0], self._make(str(found.pids[0])))
         return await self._found[1].read()
 
     async def aclose(self) -> None:
@@ -41,35 +45,25 @@ class AppCgroupProbe:
 
 
 def probes(context: Context) -> Iterator[Planned]:
-    """The group of the process that the settings name; else that of the connections' owners, once it is seen to be another."""
+    """The groups of the process that the settings name; else of the connections' owners, once they are seen to be others."""
     app, root = context.settings(App), context.root
-    every = context.settings(Cgroup).every_seconds
+    find, still, when = lambda: Found(context.app_pids(), ENDED), lambda pid: pid in context.app_pids(), None
     if app.process or app.pid:
-        yield Planned(
-            make=lambda: AppCgroupProbe(
-                lambda: chosen(root, app.process, app.pid, context.child_pid()),
-                lambda pid: bool(app.pid) or has_name(root, pid, app.process),
-                root,
-            ),
-            every=every,
-            cpu_seconds=0.0,
-            history_bytes=0,
-        )
+        find = lambda: chosen(root, app.process, app.pid, context.child_pid())  # noqa: E731
+        still = lambda pid: bool(app.pid) or has_name(root, pid, app.process)  # noqa: E731
     elif are_watched(context):
-        yield Planned(
-            make=lambda: AppCgroupProbe(
-                lambda: Found(context.app_pids(), ENDED),
-                lambda pid: pid in context.app_pids(),
-                root,
-            ),
-            every=every,
-            cpu_seconds=0.0,
-            history_bytes=0,
-            when=lambda: _in_another_group(context),
-        )
+        when = lambda: _in_another_group(context)  # noqa: E731
+    else:
+        return
+    yield Planned(
+        make=lambda: OfAppProbe(CgroupProbe, find, still, lambda pid: CgroupProbe("app", root=root, pid=pid)),
+        every=context.settings(Cgroup).every_seconds, cpu_seconds=0.0, history_bytes=0, when=when,
+    )  # fmt: skip
+    plan = demand_plan(context, "app", lambda make: OfAppProbe(DemandProbe, find, still, make))
+    yield replace(plan, when=lambda: counts(context) and (when is None or when()))
 
 
-REGISTRATION = Registration(probes, readings=(CgroupReading,))
+REGISTRATION = Registration(probes, readings=(CgroupReading, DemandReading))
 
 
 def _in_another_group(context: Context) -> bool:

@@ -46,6 +46,24 @@ def test_a_real_quota_on_a_busy_app_is_found_measured_and_answered(group: CpuGro
     assert sum(report["breakdown"]["cpu"].values()) == pytest.approx(1.0, abs=0.001)
 
 
+@pytest.mark.core
+def test_a_real_limit_below_the_bursts_is_answered_with_the_least_that_is_enough(group: CpuGroup) -> None:
+    group.set_quota(0.3)
+    with Running(loads.command("sparse", seconds=60, burn_ms=60, every_ms=300), group=group, timeout=90) as app:
+        words = ["doctor", "--json", "--for", "9s", "--set", f"app.pid={app.pid}"]
+        command = [sys.executable, "-m", "stallscope", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=REPOSITORY, check=False)
+    found = {finding["rule"]: finding for finding in json.loads(done.stdout)["findings"]}
+    finding = found["cpu_limit_too_low"]
+    assert finding["explained_by"] == "cpu_quota_throttled"
+    assert finding["evidence"][0]["unit"] == "cores"
+    assert 0.4 <= finding["evidence"][0]["value"] <= 1.0  # 60 ms in a period, or in two
+    rows = [each["value"] for each in finding["evidence"] if each["text"].startswith("at ")]
+    assert rows[0] > 0.2
+    assert rows[-1] < 0.01
+    assert re.search(r"0\.[4-9]|1\b|[4-9]0000|100000", " ".join(found["cpu_quota_throttled"]["advice"]["changes"]))
+
+
 @pytest.fixture
 def below(group: CpuGroup) -> Iterator[str]:
     """A group without a limit of its own, below the one that has it."""

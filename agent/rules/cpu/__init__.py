@@ -6,6 +6,7 @@ RULES = load(
     __name__,
     "cpu_throttled_between_requests",
     "cpu_quota_throttled",
+    "cpu_limit_too_low",
     "cpu_stolen",
     "cpu_suspended",
     "cpu_contended",

@@ -179,8 +179,8 @@ def test_no_more_than_some_threads_are_looked_at(tmp_path: Path) -> None:
 # ---- the hooks
 
 
-def test_every_language_that_has_a_hook_can_be_asked_for() -> None:
-    assert {*LANGUAGES} == {*LOADED_BY}
+def test_every_language_whose_hook_is_loaded_can_be_asked_for() -> None:
+    assert {*LANGUAGES} == {*LOADED_BY} - {"go"}, "a Go program is built with its hook"
     assert {*OWN["--hooks"][0]} == {"none", "auto", *LANGUAGES}
     assert list(Config().logs.hook_listen) == [LISTEN]
 

@@ -41,53 +41,53 @@ def noise() -> Scene:
 
 SCENES: dict[str, tuple[Callable[[], Scene], str]] = {
     # scene: how to build it, and one letter per rule: P present, A absent, U unknown, . not asked
-    #                                                                            between quota stolen
+    #                                                                            between quota too low stolen
     #                                                                            suspended contended frozen
-    "quiet": (lambda: Scene().run(120), "AAAAAA"),
-    "noise": (noise, "AAAAAA"),
-    "nothing has been measured": (Scene, "UUUUUA"),
-    "idle, and no spin": (lambda: Scene().run(120, spins=None), "UAAUUA"),
-    "quota of 5 %, busy": (lambda: Scene().run(60, gap=0.095, cause="quota", limit=0.05), "APAAAA"),
-    "quota of 50 %, busy": (lambda: Scene().run(60, gap=0.05, cause="quota", limit=0.5), "APAAAA"),
-    "quota of 80 %, busy": (lambda: Scene().run(60, gap=0.02, cause="quota", limit=0.8), "APAAAA"),
+    "quiet": (lambda: Scene().run(120), "AAAAAAA"),
+    "noise": (noise, "AAAAAAA"),
+    "nothing has been measured": (Scene, "UUUUUUA"),
+    "idle, and no spin": (lambda: Scene().run(120, spins=None), "UAAAUUA"),
+    "quota of 5 %, busy": (lambda: Scene().run(60, gap=0.095, cause="quota", limit=0.05), "APUAAAA"),
+    "quota of 50 %, busy": (lambda: Scene().run(60, gap=0.05, cause="quota", limit=0.5), "APUAAAA"),
+    "quota of 80 %, busy": (lambda: Scene().run(60, gap=0.02, cause="quota", limit=0.8), "APUAAAA"),
     "quota of 5 %, idle": (
-        lambda: Scene().run(60, spins=Burst((0.095,), burn=0.005), cause="quota", limit=0.05), "APAAAA",
+        lambda: Scene().run(60, spins=Burst((0.095,), burn=0.005), cause="quota", limit=0.05), "APAAAAA",
     ),
-    "quota that nobody met": (lambda: Scene().run(60, limit=0.5), "AAAAAA"),
-    "contention": (lambda: Scene().run(60, spins=Burst((0.004,) * 3), cause="contention"), "AAAAPA"),
+    "quota that nobody met": (lambda: Scene().run(60, limit=0.5), "AAAAAAA"),
+    "contention": (lambda: Scene().run(60, spins=Burst((0.004,) * 3), cause="contention"), "AAAAAPA"),
     "contention with long gaps": (
-        lambda: Scene().run(60, gap=0.05, spins=Burst((0.041,), burn=0.04), cause="contention"), "AAAAPA",
+        lambda: Scene().run(60, gap=0.05, spins=Burst((0.041,), burn=0.04), cause="contention"), "AAAAAPA",
     ),
     "contention under a generous quota": (
-        lambda: Scene().run(60, gap=0.05, spins=Burst((0.041,), burn=0.04), cause="contention", limit=4.0), "AAAAPA",
+        lambda: Scene().run(60, gap=0.05, spins=Burst((0.041,), burn=0.04), cause="contention", limit=4.0), "AAAAAPA",
     ),
-    "hypervisor, busy": (lambda: Scene().run(120, gap=0.08, cause="hypervisor"), "AAPAAA"),
-    "hypervisor, idle": (lambda: Scene().run(120, spins=Burst((0.08,), burn=0.02), cause="hypervisor"), "UAPAAA"),
-    "gVisor, clean": (lambda: gvisor().run(60, cause="hidden"), "AUUAUA"),
-    "gVisor at 5 %, busy": (lambda: gvisor().run(60, gap=0.095, cause="hidden limit"), "UPUAUA"),
-    "gVisor at 20 %, busy": (lambda: gvisor().run(60, gap=0.08, cause="hidden limit"), "UPUAUA"),
+    "hypervisor, busy": (lambda: Scene().run(120, gap=0.08, cause="hypervisor"), "AAAPAAA"),
+    "hypervisor, idle": (lambda: Scene().run(120, spins=Burst((0.08,), burn=0.02), cause="hypervisor"), "UAAPAAA"),
+    "gVisor, clean": (lambda: gvisor().run(60, cause="hidden"), "AUUUAUA"),
+    "gVisor at 5 %, busy": (lambda: gvisor().run(60, gap=0.095, cause="hidden limit"), "UPUUAUA"),
+    "gVisor at 20 %, busy": (lambda: gvisor().run(60, gap=0.08, cause="hidden limit"), "UPUUAUA"),
     "gVisor at 5 %, idle": (
-        lambda: gvisor().run(60, spins=Burst((0.095,), burn=0.005, every=5.0), cause="hidden limit"), "UPUAUA",
+        lambda: gvisor().run(60, spins=Burst((0.095,), burn=0.005, every=5.0), cause="hidden limit"), "UPUUAUA",
     ),
     "gVisor at 5 %, idle, three gaps": (
-        lambda: gvisor().run(60, spins=Burst((0.095,), burn=0.005), cause="hidden limit"), "UUUUUA",
+        lambda: gvisor().run(60, spins=Burst((0.095,), burn=0.005), cause="hidden limit"), "UUUUUUA",
     ),
-    "gVisor beside neighbours, busy": (lambda: gvisor().run(60, gap=0.05, cause="hidden"), "AAUPUA"),
+    "gVisor beside neighbours, busy": (lambda: gvisor().run(60, gap=0.05, cause="hidden"), "AAUUPUA"),
     "gVisor beside neighbours, idle": (
-        lambda: gvisor().run(60, spins=Burst((0.04,), burn=0.012, every=5.0), cause="hidden"), "UUUPUA",
+        lambda: gvisor().run(60, spins=Burst((0.04,), burn=0.012, every=5.0), cause="hidden"), "UUUUPUA",
     ),
-    "a limit on the virtual machine, busy": (lambda: Scene().run(120, gap=0.08, cause="limit of the machine"), "UPPAAA"),
+    "a limit on the virtual machine, busy": (lambda: Scene().run(120, gap=0.08, cause="limit of the machine"), "UPUPAAA"),
     "a limit on the virtual machine, idle": (
-        lambda: Scene().run(120, spins=Burst((0.08,), burn=0.02, every=5.0), cause="limit of the machine"), "UPPAAA",
+        lambda: Scene().run(120, spins=Burst((0.08,), burn=0.02, every=5.0), cause="limit of the machine"), "UPUPAAA",
     ),
     "a limit that was lifted": (
-        lambda: gvisor().run(60, gap=0.08, cause="hidden limit").run(60, cause="hidden", spins=Burst(burn=0.05)), "UUUAUA",
+        lambda: gvisor().run(60, gap=0.08, cause="hidden limit").run(60, cause="hidden", spins=Burst(burn=0.05)), "UUUUAUA",
     ),
-    "frozen for 3 s": (lambda: Scene().run(60).freeze(3.0).run(10), ".AAAAP"),
-    "frozen for 3 s, no spin since": (lambda: Scene().freeze(3.0).run(10, spins=None), ".AAA.P"),
-    "frozen in gVisor": (lambda: gvisor().run(60, cause="hidden").freeze(3.0), ".UUAUP"),
-    "held for 0.6 s": (lambda: Scene().run(60).freeze(0.6), ".AAAAA"),
-    "frozen long ago": (lambda: Scene().freeze(3.0).run(150), ".AAAAA"),
+    "frozen for 3 s": (lambda: Scene().run(60).freeze(3.0).run(10), ".AAAAAP"),
+    "frozen for 3 s, no spin since": (lambda: Scene().freeze(3.0).run(10, spins=None), ".AAAA.P"),
+    "frozen in gVisor": (lambda: gvisor().run(60, cause="hidden").freeze(3.0), ".UUUAUP"),
+    "held for 0.6 s": (lambda: Scene().run(60).freeze(0.6), ".AAAAAA"),
+    "frozen long ago": (lambda: Scene().freeze(3.0).run(150), ".AAAAAA"),
 }  # fmt: skip
 
 LETTERS: dict[str, Answer] = {"P": "present", "A": "absent", "U": "unknown"}

@@ -12,9 +12,10 @@ import pytest
 from agent.app import Agent
 from agent.settings.load import Config
 from probes.app import search as process_search
-from probes.app.app_cgroup import AppCgroupProbe
+from probes.app.app_cgroup import OfAppProbe
 from probes.app.processes import SEARCH_AGAIN_SECONDS, SEARCH_SECONDS, ProcessesProbe, ProcessesReading
 from probes.app.search import chosen, has_name
+from probes.host.cgroup import CgroupProbe
 from probes.reading import NoData
 from tests.unit.fake_kernel import FakeKernel, FakeProcess
 from tests.unit.probes.app.processes.conftest import AGENT, BETWEEN, Scene, find
@@ -175,8 +176,11 @@ def test_without_a_proc_it_says_what_is_missing(tmp_path: Path) -> None:
 
 def test_the_apps_cgroup_is_that_of_the_first_process_of_its_name(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
-    probe = AppCgroupProbe(
-        lambda: chosen(tmp_path, "web", None, 59), lambda pid: has_name(tmp_path, pid, "web"), tmp_path
+    probe = OfAppProbe(
+        CgroupProbe,
+        lambda: chosen(tmp_path, "web", None, 59),
+        lambda pid: has_name(tmp_path, pid, "web"),
+        lambda pid: CgroupProbe("app", root=tmp_path, pid=pid),
     )
     with pytest.raises(NoData, match="no process named 'web' can be seen"):
         asyncio.run(probe.read())
