@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.views import comb
-from agent.views.comb import LEAST_ENDS, PERIODS, End, find, limit_cores, releases
+from agent.views import comb_fit
+from agent.views.comb import limit_cores, releases
+from agent.views.comb_fit import LEAST_ENDS, PERIODS, End, find
 from tests.unit.builders import Scene, beat, spin
 
 TICK = 0.004
@@ -53,7 +54,7 @@ def test_a_limit_is_known_by_its_clock_and_its_period(period: float, number: int
     assert found is not None
     assert found.period == period
     assert found.phase == pytest.approx((1000.037) % period, abs=0.001)
-    assert found.chance <= comb.MOST_CHANCE
+    assert found.chance <= comb_fit.MOST_CHANCE
 
 
 def test_a_period_of_ten_milliseconds_takes_more_gaps_because_a_tick_is_nearly_half_of_it() -> None:
