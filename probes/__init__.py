@@ -18,11 +18,13 @@ REGISTERED: tuple[Registration, ...] = load(
     "app.requests",
     "postgres.registration",
     "sockets.registration",
+    "sockets.listening",
     "app.pool",
     "app.processes",
     "app.app_cgroup",
     "logs.registration",
     "hooks.probe",
+    "names.probe",
 )
 
 READINGS: tuple[type[Reading], ...] = tuple(dict.fromkeys(kind for each in REGISTERED for kind in each.readings))

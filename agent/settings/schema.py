@@ -20,8 +20,10 @@ from probes.cpu.registration import Suspension
 from probes.gcp.cloud_logging import CloudLogging
 from probes.host.registration import Cgroup, Platform
 from probes.logs.registration import LogDelivery, Logs
+from probes.names.probe import Names
 from probes.postgres.registration import Postgres
 from probes.section import Preset, Section
+from probes.sockets.listening import Listening
 from probes.sockets.registration import Connections
 
 
@@ -128,6 +130,8 @@ class Config(Section):
     requests: Requests = Requests()
     postgres: Postgres = Postgres()
     connections: Connections = Connections()
+    listening: Listening = Listening()
+    names: Names = Names()
     pool: PoolSettings = PoolSettings()
     processes: Processes = Processes()
     logs: Logs = Logs()

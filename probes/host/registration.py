@@ -8,9 +8,12 @@ from typing import ClassVar
 from pydantic import Field
 
 from probes.host.cgroup import CgroupProbe, CgroupReading
-from probes.host.platform import PlatformProbe, PlatformReading
+from probes.host.platform import PlatformProbe, PlatformReading, find_environment
 from probes.registration import SLOT_CPU_SECONDS, Context, Planned, Registration
 from probes.section import Preset, Section
+
+#: Environments whose machine has one tenant: the pressure of the whole machine is the app's.
+ALONE = frozenset({"fly"})
 
 
 class Cgroup(Section):
@@ -32,8 +35,9 @@ class Platform(Section):
 def probes(context: Context) -> Iterator[Planned]:
     """Both, always.  Which counters can be believed is known before the measuring child starts: its plan rests on that."""
     root = context.root
+    alone = find_environment(context.environ)[0] in ALONE
     yield Planned(
-        make=lambda: CgroupProbe(root=root),
+        make=lambda: CgroupProbe(root=root, alone=alone),
         every=context.settings(Cgroup).every_seconds,
         cpu_seconds=SLOT_CPU_SECONDS / 2,
         history_bytes=0,

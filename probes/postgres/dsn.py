@@ -107,6 +107,16 @@ def dsn_from(place: str, environ: Mapping[str, str]) -> Callable[[], str]:
     return read
 
 
+def hosts(dsn: Callable[[], str]) -> list[str]:
+    """The hosts that a DSN names, for whoever looks them up: none where it cannot be read, or they might be no hosts."""
+    try:
+        found = parse(dsn())
+    except (OSError, ValueError, LinkFailed):
+        return []
+    listed = [] if "hostaddr" in found.options else found.options.get("host", "").split(",")
+    return [host for host in listed if host] if found.tellable else []
+
+
 def parse(text: str) -> Dsn:
     """Read a DSN of any driver.  Raises LinkFailed, reason ``configuration``, whose texts hold no part of it."""
     text = text.strip().lstrip("\ufeff")

@@ -4,4 +4,8 @@ from agent.rules.rule import load
 
 RULES = load(
     __name__,
+    "accept_queue_full",
+    "name_lookup_slow",
+    "memory_reclaim_stall",
+    "io_stall",
 )

@@ -41,53 +41,53 @@ def noise() -> Scene:
 
 SCENES: dict[str, tuple[Callable[[], Scene], str]] = {
     # scene: how to build it, and one letter per rule: P present, A absent, U unknown, . not asked
-    #                                                                            between quota stolen
+    #                                                                            between balance platform quota stolen
     #                                                                            suspended contended frozen
-    "quiet": (lambda: Scene().run(120), "AAAAAA"),
-    "noise": (noise, "AAAAAA"),
-    "nothing has been measured": (Scene, "UUUUUA"),
-    "idle, and no spin": (lambda: Scene().run(120, spins=None), "UAAUUA"),
-    "quota of 5 %, busy": (lambda: Scene().run(60, gap=0.095, cause="quota", limit=0.05), "APAAAA"),
-    "quota of 50 %, busy": (lambda: Scene().run(60, gap=0.05, cause="quota", limit=0.5), "APAAAA"),
-    "quota of 80 %, busy": (lambda: Scene().run(60, gap=0.02, cause="quota", limit=0.8), "APAAAA"),
+    "quiet": (lambda: Scene().run(120), "AAAAAAAA"),
+    "noise": (noise, "AAAAAAAA"),
+    "nothing has been measured": (Scene, "UUUUUUUA"),
+    "idle, and no spin": (lambda: Scene().run(120, spins=None), "UAUAAUUA"),
+    "quota of 5 %, busy": (lambda: Scene().run(60, gap=0.095, cause="quota", limit=0.05), "AAAPAAAA"),
+    "quota of 50 %, busy": (lambda: Scene().run(60, gap=0.05, cause="quota", limit=0.5), "AAAPAAAA"),
+    "quota of 80 %, busy": (lambda: Scene().run(60, gap=0.02, cause="quota", limit=0.8), "AAAPAAAA"),
     "quota of 5 %, idle": (
-        lambda: Scene().run(60, spins=Burst((0.095,), burn=0.005), cause="quota", limit=0.05), "APAAAA",
+        lambda: Scene().run(60, spins=Burst((0.095,), burn=0.005), cause="quota", limit=0.05), "AAAPAAAA",
     ),
-    "quota that nobody met": (lambda: Scene().run(60, limit=0.5), "AAAAAA"),
-    "contention": (lambda: Scene().run(60, spins=Burst((0.004,) * 3), cause="contention"), "AAAAPA"),
+    "quota that nobody met": (lambda: Scene().run(60, limit=0.5), "AAAAAAAA"),
+    "contention": (lambda: Scene().run(60, spins=Burst((0.004,) * 3), cause="contention"), "AAAAAAPA"),
     "contention with long gaps": (
-        lambda: Scene().run(60, gap=0.05, spins=Burst((0.041,), burn=0.04), cause="contention"), "AAAAPA",
+        lambda: Scene().run(60, gap=0.05, spins=Burst((0.041,), burn=0.04), cause="contention"), "AAAAAAPA",
     ),
     "contention under a generous quota": (
-        lambda: Scene().run(60, gap=0.05, spins=Burst((0.041,), burn=0.04), cause="contention", limit=4.0), "AAAAPA",
+        lambda: Scene().run(60, gap=0.05, spins=Burst((0.041,), burn=0.04), cause="contention", limit=4.0), "AAAAAAPA",
     ),
-    "hypervisor, busy": (lambda: Scene().run(120, gap=0.08, cause="hypervisor"), "AAPAAA"),
-    "hypervisor, idle": (lambda: Scene().run(120, spins=Burst((0.08,), burn=0.02), cause="hypervisor"), "UAPAAA"),
-    "gVisor, clean": (lambda: gvisor().run(60, cause="hidden"), "AUUAUA"),
-    "gVisor at 5 %, busy": (lambda: gvisor().run(60, gap=0.095, cause="hidden limit"), "UPUAUA"),
-    "gVisor at 20 %, busy": (lambda: gvisor().run(60, gap=0.08, cause="hidden limit"), "UPUAUA"),
+    "hypervisor, busy": (lambda: Scene().run(120, gap=0.08, cause="hypervisor"), "AUAAPAAA"),
+    "hypervisor, idle": (lambda: Scene().run(120, spins=Burst((0.08,), burn=0.02), cause="hypervisor"), "UAAAPAAA"),
+    "gVisor, clean": (lambda: gvisor().run(60, cause="hidden"), "AAUUUAUA"),
+    "gVisor at 5 %, busy": (lambda: gvisor().run(60, gap=0.095, cause="hidden limit"), "UUUPUAUA"),
+    "gVisor at 20 %, busy": (lambda: gvisor().run(60, gap=0.08, cause="hidden limit"), "UUUPUAUA"),
     "gVisor at 5 %, idle": (
-        lambda: gvisor().run(60, spins=Burst((0.095,), burn=0.005, every=5.0), cause="hidden limit"), "UPUAUA",
+        lambda: gvisor().run(60, spins=Burst((0.095,), burn=0.005, every=5.0), cause="hidden limit"), "UAUPUAUA",
     ),
     "gVisor at 5 %, idle, three gaps": (
-        lambda: gvisor().run(60, spins=Burst((0.095,), burn=0.005), cause="hidden limit"), "UUUUUA",
+        lambda: gvisor().run(60, spins=Burst((0.095,), burn=0.005), cause="hidden limit"), "UAUUUUUA",
     ),
-    "gVisor beside neighbours, busy": (lambda: gvisor().run(60, gap=0.05, cause="hidden"), "AAUPUA"),
+    "gVisor beside neighbours, busy": (lambda: gvisor().run(60, gap=0.05, cause="hidden"), "AAUAUPUA"),
     "gVisor beside neighbours, idle": (
-        lambda: gvisor().run(60, spins=Burst((0.04,), burn=0.012, every=5.0), cause="hidden"), "UUUPUA",
+        lambda: gvisor().run(60, spins=Burst((0.04,), burn=0.012, every=5.0), cause="hidden"), "UAUUUPUA",
     ),
-    "a limit on the virtual machine, busy": (lambda: Scene().run(120, gap=0.08, cause="limit of the machine"), "UPPAAA"),
+    "a limit on the virtual machine, busy": (lambda: Scene().run(120, gap=0.08, cause="limit of the machine"), "UUAPPAAA"),
     "a limit on the virtual machine, idle": (
-        lambda: Scene().run(120, spins=Burst((0.08,), burn=0.02, every=5.0), cause="limit of the machine"), "UPPAAA",
+        lambda: Scene().run(120, spins=Burst((0.08,), burn=0.02, every=5.0), cause="limit of the machine"), "UAAPPAAA",
     ),
     "a limit that was lifted": (
-        lambda: gvisor().run(60, gap=0.08, cause="hidden limit").run(60, cause="hidden", spins=Burst(burn=0.05)), "UUUAUA",
+        lambda: gvisor().run(60, gap=0.08, cause="hidden limit").run(60, cause="hidden", spins=Burst(burn=0.05)), "UAUUUAUA",
     ),
-    "frozen for 3 s": (lambda: Scene().run(60).freeze(3.0).run(10), ".AAAAP"),
-    "frozen for 3 s, no spin since": (lambda: Scene().freeze(3.0).run(10, spins=None), ".AAA.P"),
-    "frozen in gVisor": (lambda: gvisor().run(60, cause="hidden").freeze(3.0), ".UUAUP"),
-    "held for 0.6 s": (lambda: Scene().run(60).freeze(0.6), ".AAAAA"),
-    "frozen long ago": (lambda: Scene().freeze(3.0).run(150), ".AAAAA"),
+    "frozen for 3 s": (lambda: Scene().run(60).freeze(3.0).run(10), ".AAAAAAP"),
+    "frozen for 3 s, no spin since": (lambda: Scene().freeze(3.0).run(10, spins=None), ".AUAAA.P"),
+    "frozen in gVisor": (lambda: gvisor().run(60, cause="hidden").freeze(3.0), ".AUUUAUP"),
+    "held for 0.6 s": (lambda: Scene().run(60).freeze(0.6), ".AUAAAAA"),
+    "frozen long ago": (lambda: Scene().freeze(3.0).run(150), ".AAAAAAA"),
 }  # fmt: skip
 
 LETTERS: dict[str, Answer] = {"P": "present", "A": "absent", "U": "unknown"}
