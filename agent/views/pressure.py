@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agent.history import History, once
-from agent.views.taken import taken_from_app
+from agent.views.taken import taken_from_group
 from probes.host.cgroup import CgroupReading
 
 Kind = Literal["memory", "io"]
@@ -51,7 +51,7 @@ def stall(history: History, seconds: float, target: str, kind: Kind) -> Stall | 
     wall = sum(r.seconds for r in readings)
     if len(readings) < LEAST_READINGS:
         return None
-    taken = min(_MOST_TAKEN, taken_from_app(history, seconds)) if kind == "memory" else 0.0
+    taken = min(_MOST_TAKEN, taken_from_group(history, seconds, target)) if kind == "memory" else 0.0
     events = [r.memory_events or {} for r in readings]
     return Stall(
         _share(sum(getattr(r, some) for r in readings), wall, taken),

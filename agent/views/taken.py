@@ -15,7 +15,12 @@ def taken_from_app(history: History, seconds: float, *, crowd: bool = True) -> f
     What takes the whole machine away the agent meets itself; a quota of its own group says nothing of another's.  Without the
     ``crowd``: other work on these CPUs holds up those alone who are ready to run, which somebody who sleeps is not.
     """
-    group = backlog.app_group(history)
+    return taken_from_group(history, seconds, backlog.app_group(history), crowd=crowd)
+
+
+@once
+def taken_from_group(history: History, seconds: float, group: str | None, *, crowd: bool = True) -> float:
+    """The same of whoever is in this target's group; ``""`` is the agent's own, ``None`` one that is not seen."""
     own = cpu_breakdown(history, seconds)
     held = throttling(history, seconds, group) if group is not None else None
     apart = ([] if group == "" else ["suspended_quota"]) + ([] if crowd else ["suspended_contention"])

@@ -16,7 +16,7 @@ from agent.rules import targets
 from agent.rules.confidence import not_measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import place
-from agent.views.taken import held_between, taken_from_app
+from agent.views.taken import held_between, taken_from_group
 from probes.names import probe as names
 from probes.names.probe import NamesReading
 from probes.reading import Code, Unseen
@@ -81,7 +81,7 @@ def _was_held(history: History, reading: NamesReading) -> bool:
     """Whether the slow look-ups of a slot may be the agent's own sleep."""
     whole = sum(end - begin for begin, end in reading.slow_between)
     held = sum(held_between(history, begin, end) for begin, end in reading.slow_between)
-    blind = not reading.stamped and bool(whole) and taken_from_app(history, SPAN) > TAKEN.value
+    blind = not reading.stamped and bool(whole) and taken_from_group(history, SPAN, "") > TAKEN.value
     return blind or held > HELD.value * whole
 
 

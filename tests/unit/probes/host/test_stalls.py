@@ -109,7 +109,13 @@ def test_the_machines_pressure_counts_only_where_nobody_else_is_on_it(
 
 @given(text=st.text(max_size=200), kind=st.sampled_from(["some", "full"]))
 def test_no_text_is_a_pressure_by_accident(text: str, kind: str) -> None:
-    try:
-        assert files.pressure_usec(text, "io.pressure", kind) >= 0
-    except ValueError as error:
-        assert "io.pressure is malformed" in str(error)
+    if "total=" not in text:
+        with pytest.raises(ValueError, match=r"io.pressure is malformed"):
+            files.pressure_usec(text, "io.pressure", kind)
+
+
+@given(some=st.integers(0, 1 << 62), full=st.integers(0, 1 << 62))
+def test_every_pressure_that_the_kernel_prints_is_read(some: int, full: int) -> None:
+    line = "{} avg10=0.12 avg60=0.00 avg300=1.00 total={}\n"
+    text = line.format("some", some) + line.format("full", full)
+    assert [files.pressure_usec(text, "io.pressure", kind) for kind in ("some", "full")] == [some, full]
