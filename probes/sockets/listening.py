@@ -6,8 +6,10 @@ itself connected, and waits until the server calls accept(2).  A server that nev
 * the queue and its bound (NETLINK_SOCK_DIAG has both as Recv-Q and Send-Q of ``ss -ltn``: sk_ack_backlog and
   sk_max_ack_backlog, tcp_diag_get_info in net/ipv4/tcp_diag.c); /proc/net/tcp has the queue alone;
 * ListenOverflows and ListenDrops of /proc/net/netstat: handshakes that were dropped because a queue was full, and those
-  dropped for that or any other reason; PassiveOpens of /proc/net/snmp: connections that came.  They count for the whole
-  network namespace, since it began: only what they gain is reported.
+  dropped for that or any other reason.  They count for the whole network namespace, since it began: only what they gain is
+  reported;
+* who waits: an established connection that no process holds (inode 0) has not been accepted.  One that is still there at a
+  later sample has waited at least for the time between; one whose client has left is in another state, and waits no more.
 
 *Whose listener* it is, is known where the app's processes are seen with their descriptors, or by ``listening.ports``.  A
 socket that several processes hold, as of forked workers, is each one's.  The agent's own are left out.
@@ -47,8 +49,10 @@ Whose = Literal["app", "other", "unknown"]
 MOST_PORTS = 32
 #: Descriptors of one process that are looked at for listeners.
 MOST_LINKS = 512
-#: More samples in a slot, once something waits, and the pause before each of them.
-MORE_SAMPLES, BETWEEN_SECONDS = 3, (0.3, 0.7)
+#: Clients that wait and are told apart, in all.
+MOST_CLIENTS = 1024
+#: More samples in a slot, once something waits; the pause before each is half to all of this, or of this part of a slot.
+MORE_SAMPLES, BETWEEN_SECONDS, BETWEEN_RATIO = 3, 0.7, 0.15
 #: CPU of one slot, and upper bound of one reading (measured: 0.2 ms and 5400 bytes with 32 ports).
 CPU_SECONDS, READING_BYTES = 0.25e-3, 6_000
 
@@ -77,6 +81,9 @@ class ListeningReading(Reading):
     most_queued: Mapping[str, float] | None = gauge(
         "Connections that may wait (backlog of listen(2), net.core.somaxconn)", by="port"
     )
+    waited_seconds: Mapping[str, float] | None = gauge(
+        "How long, at least, the first of these clients has waited", by="port"
+    )
     waiting_clients: Mapping[str, float] | None = gauge(
         "Of those that wait those whose client is still there; asked where any waits", by="port"
     )
@@ -86,7 +93,6 @@ class ListeningReading(Reading):
         "Handshakes dropped because an accept queue was full (ListenOverflows, all ports)"
     )
     drops: float | None = increment("Handshakes dropped for that or any other reason (ListenDrops, all ports)")
-    arrived: float | None = increment("Connections that came in (PassiveOpens, all ports)")
     #: Whose listener each port is.
     whose: Mapping[str, Whose] = field(default_factory=dict)
     #: Whether the app's processes are in another network namespace, whose queues are not these.
@@ -111,18 +117,21 @@ class ListeningProbe:
         unaccepted: Callable[[Collection[int]], Dump] = netlink.dump_unaccepted,
         table: Callable[[], Dump] = proc_net.dump_listening,
         root: Path = Path("/"),
+        between: float = BETWEEN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._ports, self._pids, self._gvisor, self._own = frozenset(ports), pids, gvisor, own
         self._ask, self._unaccepted, self._table, self._root = ask, unaccepted, table, root
-        self._clock, self._sleep = clock, sleep
+        self._between, self._clock, self._sleep = between, clock, sleep
         self._counters = Counters()
         self._taken: float | None = None
         #: Whose each inode is, as of these listeners and these processes.
         self._known: tuple[frozenset[int], tuple[int, ...]] = frozenset(), ()
         self._owners: dict[int, Whose | Literal["own"]] = {}
         self._elsewhere = False
+        #: Since when each of those who wait has been seen: local port, remote address and port.
+        self._met: dict[tuple[int, str, int], float] = {}
 
     async def read(self) -> ListeningReading:
         """Sample once, and more where something waits.  Raises NoData in gVisor and without netlink and tables."""
@@ -130,22 +139,29 @@ class ListeningProbe:
             raise NoData(_GVISOR, "measure in the application: the time from connect to the first byte")
         counted = self._count()
         samples = [self._sample()]
-        while len(samples) <= MORE_SAMPLES and (counted.get("overflows") or any(s.rqueue for s in samples[0])):
-            await self._sleep(random.uniform(*BETWEEN_SECONDS))  # noqa: S311 - no secret
+        while len(samples) <= MORE_SAMPLES and (counted.get("overflows") or any(map(self._waits, samples[0]))):
+            if len(samples) == 1:
+                self._meet(samples[0])
+            await self._sleep(self._between * random.uniform(0.5, 1))  # noqa: S311 - no secret
             samples.append(self._sample())
         taken = self._clock()
         seconds = 0.0 if self._taken is None else max(0.0, taken - self._taken)
         self._taken = taken
         fields, whose = self._sum_up(samples)
-        unseen = {} if fields["most_queued"] or not whose else dict.fromkeys(("most_queued", "full_ratio"), _NO_BOUND)
+        unseen = (
+            {}
+            if fields["most_queued"] or not fields["queued"]
+            else dict.fromkeys(("most_queued", "full_ratio"), _NO_BOUND)
+        )
         fields |= dict.fromkeys(unseen)
-        try:
-            fields["waiting_clients"] = self._clients([port for port, queue in fields["queued"].items() if queue])
-        except OSError as error:
-            unseen["waiting_clients"] = why(error)
-        for name in ("overflows", "drops", "arrived"):
+        refused = self._meet(samples[-1])
+        if refused is None:
+            fields |= self._clients(fields["queued"])
+        else:
+            unseen |= dict.fromkeys(("waiting_clients", "waited_seconds"), refused)
+        for name in ("overflows", "drops"):
             if name not in counted:
-                unseen[name] = Unseen("/proc/net/netstat or snmp does not have it here", Code.CANNOT_COUNT)
+                unseen[name] = Unseen("/proc/net/netstat does not have it here", Code.CANNOT_COUNT)
         return ListeningReading(
             taken=taken, seconds=seconds, unseen=unseen, whose=whose, app_elsewhere=self._elsewhere, **fields, **counted
         )
@@ -154,10 +170,8 @@ class ListeningProbe:
         """Nothing is held open."""
 
     def _count(self) -> dict[str, Any]:
-        net = self._root / "proc/net"
-        found = proc_net.counted(net / "netstat", "TcpExt", "ListenOverflows", "ListenDrops")
-        found |= proc_net.counted(net / "snmp", "Tcp", "PassiveOpens")
-        names = {"ListenOverflows": "overflows", "ListenDrops": "drops", "PassiveOpens": "arrived"}
+        found = proc_net.counted(self._root / "proc/net/netstat", "TcpExt", "ListenOverflows", "ListenDrops")
+        names = {"ListenOverflows": "overflows", "ListenDrops": "drops"}
         totals = {names[name]: float(value) for name, value in found.items()}
         return self._counters.added("net", totals) if totals else {}
 
@@ -175,9 +189,30 @@ class ListeningProbe:
         self._learn(frozenset(s.inode for s in dump.sockets))
         return [s for s in dump.sockets if self._owners.get(s.inode) != "own"]
 
-    def _clients(self, ports: Sequence[str]) -> dict[str, float]:
-        found = self._unaccepted([int(port) for port in ports]).sockets if ports else ()
-        return {port: float(sum(s.source_port == int(port) for s in found)) for port in ports}
+    def _waits(self, found: Socket) -> bool:
+        """Whether anybody waits at a listener that may be the app's."""
+        return bool(found.rqueue) and self._whose(found.source_port, (found,)) != "other"
+
+    def _meet(self, sample: Sequence[Socket]) -> Unseen | None:
+        """Note who waits now, and since when they have been seen; why not, where that is refused."""
+        ports = {s.source_port for s in sample if self._waits(s)}
+        try:
+            found = self._unaccepted(sorted(ports)).sockets if ports else ()
+        except OSError as error:
+            return why(error)
+        now = self._clock()
+        keys = [(s.source_port, s.destination, s.destination_port) for s in found[:MOST_CLIENTS]]
+        self._met = {key: self._met.get(key, now) for key in keys}
+        return None
+
+    def _clients(self, queued: Mapping[str, float]) -> dict[str, dict[str, float]]:
+        """By port, where any waited in this slot: those who wait now, and for how long the first of them has."""
+        now, fields = self._clock(), dict[str, dict[str, float]](waiting_clients={}, waited_seconds={})
+        for port in (port for port, queue in queued.items() if queue):
+            since = [first for (own, _, _), first in self._met.items() if own == int(port)]
+            fields["waiting_clients"][port] = float(len(since))
+            fields["waited_seconds"][port] = max((now - first for first in since), default=0.0)
+        return fields
 
     def _learn(self, inodes: frozenset[int]) -> None:
         """Whose these are: asked again when there are others, or the app has other processes."""
@@ -222,7 +257,8 @@ class ListeningProbe:
                 whose[port] = self._whose(int(port), sockets)
         kept = sorted(sums, key=lambda port: (whose[port] != "app", -sums[port]["queued"], port))[:MOST_PORTS]
         names = {"queued": "queued", "waiting_ratio": "waits", "most_queued": "most", "full_ratio": "full"}
-        fields = {name: {port: sums[port][key] for port in kept} for name, key in names.items()}
+        shown = [port for port in kept if whose[port] != "other"]
+        fields = {name: {port: sums[port][key] for port in shown} for name, key in names.items()}
         if not any(fields["most_queued"].values()):
             fields["most_queued"] = {}
         return fields, {port: whose[port] for port in kept}
@@ -253,7 +289,7 @@ def probes(context: Context) -> Iterator[Planned]:
     settings = context.settings(Listening)
     yield Planned(
         make=lambda: ListeningProbe(
-            settings.ports, pids=context.app_pids, gvisor=lambda: in_gvisor(context), root=context.root,
+            settings.ports, between=min(BETWEEN_SECONDS, BETWEEN_RATIO * settings.every_seconds), pids=context.app_pids, gvisor=lambda: in_gvisor(context), root=context.root,
             table=lambda: proc_net.dump_listening(root=context.root),
         ),
         every=settings.every_seconds, cpu_seconds=CPU_SECONDS, history_bytes=READING_BYTES,

@@ -1,11 +1,10 @@
 """Connections wait to be accepted: the app looks idle, and its clients wait.
 
-The kernel completes handshakes by itself, so a client is connected long before the app has heard of it.  How long it waits
-is worked out by Little's law, W = L / rate: the mean queue over the connections that came in, which are counted for the whole
-network namespace, so the wait is at least that.
+The kernel completes handshakes by itself, so a client is connected long before the app has heard of it.  One that is there at
+a sample, and still there and not accepted at a later one, has waited for the time between.
 
-Look-alikes: a burst that is accepted at once (seen in one sample, gone in the next); a busy server that has one connection in
-its queue at any moment and serves a thousand a second (its wait is a millisecond); connections whose clients have left, in the
+Look-alikes: a burst that is accepted at once (seen in one sample, gone in the next); a busy server that has a connection in
+its queue at any moment, and never the same; connections whose clients have left, in the
 queue of a port that nobody serves; handshakes that were dropped for another reason (ListenDrops without ListenOverflows);
 the listener of another process.  A server without CPU accepts nobody either: that is then its cause.
 """
@@ -38,7 +37,7 @@ SEVERE = Threshold(
     "clients begin to give up; a dropped handshake is sent again after 1 s (RFC 6298)",
 )
 MOST = Threshold(
-    "samples in which a connection waits, at least",
+    "slots in which a connection waits for so long, at least",
     0.5,
     "ratio",
     "a burst that is accepted at once is in one sample and not in the next",
@@ -66,10 +65,12 @@ class _Queue(NamedTuple):
     """One port over the span."""
 
     queued: float
-    most: float | None
-    waiting: float
     full: float
+    share: float
+    """Of the slots those in which a client waited long."""
     wait: float
+    """Mean of the longest waits in these."""
+    known: bool
 
 
 def _judge(history: History) -> Judgement:
@@ -98,8 +99,14 @@ def _port(history: History, readings: list[ListeningReading], port: str) -> Judg
     # The counter is that of all listeners here: it speaks of this one where its queue was seen full, or where it is alone.
     its_own = seen.full > 0 or len(readings[-1].whose) == 1
     overflowing = len(dropped) >= OVERFLOWS.value * len(readings) and its_own
-    waiting = seen.waiting >= MOST.value and seen.wait >= WAIT.value
+    waiting = seen.share >= MOST.value
     if not waiting and not overflowing:
+        if not seen.known:
+            return Unknown(
+                f"{queues.text}, and whether the same ones wait for long, cannot be seen",
+                "allow NETLINK_SOCK_DIAG",
+                Code.CANNOT_COUNT,
+            )
         return Absent("; ".join(each.text for each in evidence), tuple(evidence))
     here = place.where(history)
     if whose == "unknown" and (here is None or here.environment in _OF_A_MACHINE):
@@ -113,26 +120,22 @@ def _port(history: History, readings: list[ListeningReading], port: str) -> Judg
     return Present(
         severity, OWNED if whose == "app" else UNOWNED, "the app" if whose == "app" else place.scope(history), tuple(evidence),
         Advice(ADVICE, CHANGES, "", "a longer backlog or net.core.somaxconn alone: connections then wait longer instead of being dropped"),
-        share=min(1.0, seen.waiting) if waiting else None,
+        share=seen.share if waiting else None,
     )  # fmt: skip
 
 
 def _queue(readings: list[ListeningReading], port: str) -> _Queue:
     """What the readings say of one port; those from before it was opened count as empty."""
-
-    def mean(field: str) -> float:
-        return fmean((getattr(r, field) or {}).get(port, 0.0) for r in readings)
-
-    # Whoever was in the queue and has left does not wait.
-    alive = [(r.waiting_clients or r.queued or {}).get(port, 0.0) for r in readings]
-    queued, seconds = fmean(alive), sum(r.seconds for r in readings)
-    came = sum(r.arrived or 0.0 for r in readings)
-    held = sum(r.seconds for r, clients in zip(readings, alive, strict=True) if clients)
-    wait = min(held, queued * seconds / came) if came else held if queued else 0.0
-    waiting = mean("waiting_ratio") * (
-        sum(map(bool, alive)) / max(1, sum(bool((r.queued or {}).get(port)) for r in readings))
+    queued = [(r.queued or {}).get(port, 0.0) for r in readings]
+    waits = [(r.waited_seconds or {}).get(port, 0.0) for r in readings]
+    long = [wait for wait in waits if wait >= WAIT.value]
+    return _Queue(
+        fmean(queued),
+        fmean((r.full_ratio or {}).get(port, 0.0) for r in readings),
+        len(long) / len(readings),
+        fmean(long) if long else 0.0,
+        not any(queue and r.waited_seconds is None for queue, r in zip(queued, readings, strict=True)),
     )
-    return _Queue(queued, (readings[-1].most_queued or {}).get(port), waiting, mean("full_ratio"), wait)
 
 
 ADVICE = "Let the app accept: the loop or the workers that call accept() are held up by something else."

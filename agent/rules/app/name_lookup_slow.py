@@ -93,7 +93,9 @@ def _of_name(history: History, readings: Sequence[NamesReading], name: str) -> J
     made, slow, lost_lately = (_sum(latest, field, name) for field in ("lookups", "slow_lookups", "unanswered"))
     lost = _sum(asked, "unanswered", name)
     questions = (asked[-1].questions or {}).get(name, 0.0)
-    usual = fmean((r.lookup_seconds or {}).get(name, 0.0) for r in latest)
+    # Of what is slow now: the slots before it would make it look quicker.
+    of_now = [r for r in latest if (r.slow_lookups or {}).get(name)] or latest
+    usual = fmean((r.lookup_seconds or {}).get(name, 0.0) for r in of_now)
     cost = Evidence(
         f"a look-up of {name} sends {questions:.0f} questions (ndots:{asked[-1].ndots or 0:.0f}, {asked[-1].search_domains or 0:.0f} search domains)",
         questions,

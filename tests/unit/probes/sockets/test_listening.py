@@ -19,7 +19,6 @@ from tests.unit.builders import FakeClock
 from tests.unit.fake_kernel import FakeKernel, FakeProcess
 
 NETSTAT = "TcpExt: SyncookiesSent ListenOverflows ListenDrops TCPx\nTcpExt: 1 {} {} 4\nIpExt: a\nIpExt: 1\n"
-SNMP = "Tcp: RtoAlgorithm ActiveOpens PassiveOpens\nTcp: 1 2 {}\n"
 
 
 def listener(port: int, queued: int = 0, backlog: int = 128, inode: int = 0) -> Socket:
@@ -35,11 +34,10 @@ class Stage:
         self.clients: list[Socket] = []
         self.pids: tuple[int, ...] = ()
         self.asked = 0
-        self.count(0, 0, 0)
+        self.count(0, 0)
 
-    def count(self, overflows: int, drops: int, came: int) -> None:
+    def count(self, overflows: int, drops: int) -> None:
         self.kernel.write("/proc/net/netstat", NETSTAT.format(overflows, drops))
-        self.kernel.write("/proc/net/snmp", SNMP.format(came))
 
     def app(self, pid: int, *inodes: int) -> None:
         process = FakeProcess(self.kernel, pid)
@@ -87,7 +85,7 @@ def test_an_empty_queue_is_sampled_once_and_is_a_zero(stage: Stage) -> None:
     assert stage.asked == 1
     assert found.queued == {"80": 0.0}, "the agent's own listener is left out"
     assert found.most_queued == {"80": 128.0}
-    assert (found.overflows, found.drops, found.arrived, found.seconds) == (0, 0, 0, 0)
+    assert (found.overflows, found.drops, found.seconds) == (0, 0, 0)
 
 
 def test_where_somebody_waits_it_is_sampled_again_and_a_burst_shows_as_one(stage: Stage) -> None:
@@ -106,7 +104,27 @@ def test_a_queue_is_full_with_one_more_than_its_bound(stage: Stage) -> None:
 def test_clients_that_have_left_are_told_from_those_who_wait(stage: Stage) -> None:
     stage.samples = [[listener(80, 3)]]
     stage.clients = [listener(80)._replace(inode=0), listener(81)._replace(inode=0)]
-    assert read(stage.probe()).waiting_clients == {"80": 1.0}
+    probe = stage.probe()
+    first = read(probe)
+    assert first.waiting_clients == {"80": 1.0}
+    assert first.waited_seconds is not None
+    assert first.waited_seconds["80"] >= 0.9, "from the first sample of the slot to its last"
+    stage.clock.advance(10.0)
+    assert (read(probe).waited_seconds or {})["80"] >= 10.9
+
+
+def test_a_busy_server_never_has_the_same_one_in_its_queue(stage: Stage) -> None:
+    stage.samples = [[listener(80, 1)]]
+    probe = stage.probe(
+        unaccepted=lambda _: Dump(
+            (listener(80)._replace(inode=0, destination_port=int(stage.clock() * 1000) % 60_000),)
+        )
+    )
+    for _ in range(3):
+        found = read(probe)
+        stage.clock.advance(10.0)
+    assert found.waiting_ratio == {"80": 1.0}
+    assert found.waited_seconds == {"80": 0.0}
 
 
 def test_sockets_of_one_port_are_added_up(stage: Stage) -> None:
@@ -117,14 +135,14 @@ def test_sockets_of_one_port_are_added_up(stage: Stage) -> None:
 
 def test_the_counters_of_before_the_agent_began_are_not_its(stage: Stage) -> None:
     stage.samples = [[listener(80)]]
-    stage.count(1000, 2000, 5000)
+    stage.count(1000, 2000)
     probe = stage.probe()
     assert read(probe).overflows == 0
     stage.clock.advance(10.0)
-    stage.count(1003, 2010, 5100)
+    stage.count(1003, 2010)
     found = read(probe)
-    assert (found.overflows, found.drops, found.arrived) == (3, 10, 100)
-    stage.count(1, 1, 1)
+    assert (found.overflows, found.drops) == (3, 10)
+    stage.count(1, 1)
     assert read(probe).overflows == 0, "a namespace made anew"
 
 

@@ -24,7 +24,8 @@ def slot(scene: Scene, queue: float = 0.0, **fields: Any) -> None:
     waits = float(bool(queue))
     given: dict[str, Any] = {
         "queued": {"8080": queue}, "most_queued": {"8080": 128.0}, "waiting_ratio": {"8080": waits}, "full_ratio": {"8080": 0.0},
-        "waiting_clients": {"8080": queue} if queue else {}, "overflows": 0.0, "drops": 0.0, "arrived": 0.0,
+        "waiting_clients": {"8080": queue} if queue else {}, "waited_seconds": {"8080": 8.0} if queue else {},
+        "overflows": 0.0, "drops": 0.0,
         "whose": {"8080": "app"},
     }  # fmt: skip
     scene.history.add(ListeningReading(taken=scene.clock.advance(10.0), seconds=10.0, **(given | fields)))
@@ -42,7 +43,8 @@ def judge(*queues: float, environment: Environment = "kubernetes", **fields: Any
     [
         ((9.0,) * 4, {}, "critical"),  # nobody is accepted, and nobody comes
         ((129.0,) * 4, {"full_ratio": {"8080": 1.0}, "overflows": 40.0}, "critical"),
-        ((50.0,) * 4, {"arrived": 1000.0}, "warning"),  # by Little's law half a second
+        ((50.0,) * 4, {"waited_seconds": {"8080": 0.5}}, "warning"),
+        ((9.0, 0.0, 9.0, 0.0), {}, "critical"),
         (
             (0.0,) * 4,
             {"full_ratio": {"8080": 0.2}, "overflows": 30.0},
@@ -61,9 +63,12 @@ def test_connections_that_wait_are_a_finding(queues: tuple[float, ...], fields: 
     ("queues", "fields"),
     [
         ((0.0,) * 4, {}),
-        ((80.0, 0.0, 0.0, 0.0), {"waiting_ratio": {"8080": 0.25}}),  # a burst that was accepted at once
-        ((2.0,) * 4, {"arrived": 20_000.0}),  # a busy server: one millisecond
-        ((5.0,) * 4, {"waiting_clients": {"8080": 0.0}}),  # whoever was in the queue has left
+        ((80.0, 0.0, 0.0, 0.0), {"waited_seconds": {"8080": 0.0}}),  # a burst that was accepted at once
+        ((2.0,) * 4, {"waited_seconds": {"8080": 0.0}}),  # a busy server: never the same ones
+        (
+            (5.0,) * 4,
+            {"waiting_clients": {"8080": 0.0}, "waited_seconds": {"8080": 0.0}},
+        ),  # whoever was in the queue has left
         ((0.0,) * 4, {"drops": 500.0}),  # handshakes that were dropped for another reason
         ((9.0,) * 4, {"whose": {"8080": "other"}}),  # the listener of another process
         ((0.0,) * 4, {"overflows": 50.0, "whose": {"8080": "app", "9000": "other"}}),  # of whom, nobody knows
@@ -91,6 +96,9 @@ def test_what_cannot_be_seen_is_unknown() -> None:
     found = RULE.judge(scene.history)
     assert isinstance(found, Unknown)
     assert found.code is Code.CANNOT_COUNT
+    refused = judge(*(9.0,) * 4, waited_seconds=None, waiting_clients=None)
+    assert isinstance(refused, Unknown)
+    assert refused.remedy == "allow NETLINK_SOCK_DIAG"
     elsewhere = judge(*(0.0,) * 4, app_elsewhere=True, whose={"8080": "other"})
     assert isinstance(elsewhere, Unknown)
     assert elsewhere.code is Code.UNREACHABLE
