@@ -41,7 +41,6 @@ def connect(stack: ExitStack, port: int) -> socket.socket:
     return client
 
 
-@pytest.mark.core
 @pytest.mark.usefixtures("netlink")
 def test_a_server_that_accepts_nobody_is_found_and_its_healthy_twin_is_not(start: Start, stack: ExitStack) -> None:
     silent, served = (stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)) for _ in range(2))

@@ -54,8 +54,8 @@ G=/sys/fs/cgroup/app-{number}; mkdir $G
 for each in {limits}; do echo ${{each#*=}} > $G/${{each%%=*}}; done
 sh -c 'echo $$ > '$G'/cgroup.procs; exec python3 /lab/disk_app.py {mode} /{disk} 100' & APP=$!
 sleep 3
-python3 -m stallscope doctor --json --for 30s --set app.pid=$APP > /report-{number}; echo "LAB-REPORT {number} $(tr -d '\\n' < /report-{number})"
-kill $APP; wait $APP
+python3 -m stallscope doctor --json --for 25s --set app.pid=$APP > /report-{number} 2>/errors; echo; echo "LAB-REPORT {number} $(tr -d '\\n' < /report-{number})"
+kill $APP; wait $APP 2>/dev/null; true
 """
 
 

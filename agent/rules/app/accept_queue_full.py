@@ -23,7 +23,7 @@ from agent.views import place
 from probes.reading import Code
 from probes.sockets.listening import ListeningReading
 
-SPAN = 45.0
+SPAN = 90.0
 WAIT = Threshold(
     "time that a connection waits to be accepted, at least",
     0.1,
@@ -77,7 +77,7 @@ def _judge(history: History) -> Judgement:
     readings = [r for r in history.window(ListeningReading, SPAN) if r.queued is not None]
     if len(readings) < targets.LEAST_READINGS:
         missing = history.why_missing(ListeningReading, SPAN)
-        return Unknown(*missing.otherwise("the accept queues have not been sampled for half a minute", "wait"))
+        return Unknown(*missing.otherwise("the accept queues have not been sampled for a minute", "wait"))
     latest = readings[-1]
     if latest.app_elsewhere and "app" not in latest.whose.values():
         return Unknown(

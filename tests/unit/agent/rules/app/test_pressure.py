@@ -26,8 +26,10 @@ def slot(scene: Scene, **fields: Any) -> None:
     given = {"memory": 0.0, "all_memory": 0.0, "io": 0.0, "all_io": 0.0} | fields
     shares = [given.pop(name) for name in ("memory", "all_memory", "io", "all_io")]
     names = ("memory_stalled_seconds", "memory_all_stalled_seconds", "io_stalled_seconds", "io_all_stalled_seconds")
-    stalls = {name: None if share is None else 10 * share for name, share in zip(names, shares, strict=True)}
-    kinds = {"refaulted_pages": 0.0, "major_faults": 0.0, "memory_events": {"high": 0.0, "max": 0.0}}
+    stalls: dict[str, Any] = {
+        name: None if share is None else 10 * share for name, share in zip(names, shares, strict=True)
+    }
+    kinds: dict[str, Any] = {"refaulted_pages": 0.0, "major_faults": 0.0, "memory_events": {"high": 0.0, "max": 0.0}}
     scene.history.add(CgroupReading(taken=scene.clock.advance(10.0), seconds=10.0, **(stalls | kinds | given)))
 
 
