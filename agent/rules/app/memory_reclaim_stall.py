@@ -38,6 +38,13 @@ RECLAIMED = Threshold(
     "per second",
     "without any, and without having met memory.high or memory.max, it is not this group's memory that is short",
 )
+READ = Threshold(
+    "or instead: wait for storage for each page that was read again, at most",
+    0.05,
+    "seconds",
+    "one read of a slow volume lasts 1 to 50 ms; with more, other reads and writes are what is waited for. The kernel counts such a "
+    "wait as one for memory only where the page had been in long use (mm/workingset.c)",
+)
 SURE = not_measured(
     0.9, "the kernel counts the waits and their reason; 4 real stalls in a guest kernel (docs/evidence/os-stalls.md)"
 )
@@ -52,13 +59,15 @@ def _judge(history: History) -> Judgement:
     if seen is None:
         reason = latest.unseen.get("memory_stalled_seconds", _NO_PSI) if latest is not None else _NO_PSI
         return Unknown(reason, "wait" if reason.code is Code.NOT_YET else REMEDY, reason.code)
+    again = stall(history, SPAN, target, "io")
+    read = again.some if again is not None and seen.refaults >= max(RECLAIMED.value, again.some / READ.value) else 0.0
     whose = "the app's group" if target else "this container"
     waits = Evidence(
         f"some work of {whose} waited for memory {seen.some:.1%} of the time, all of it {seen.every:.1%}",
         seen.some,
         "ratio",
     )
-    if seen.some < SHARE.value:
+    if seen.some < SHARE.value and read < SHARE.value:
         return Absent(waits.text, (waits,))
     if seen.refaults + seen.faults < RECLAIMED.value and not seen.met:
         return Unknown(
@@ -73,16 +82,27 @@ def _judge(history: History) -> Judgement:
             f"{seen.refaults:.0f} pages a second were needed again soon after they had been taken away", seen.refaults
         ),
     ]
+    if again is not None and read > seen.some:
+        evidence.insert(
+            0,
+            Evidence(
+                f"some work of {whose} waited {read:.1%} of the time for pages to be read that had been taken away",
+                read,
+                "ratio",
+            ),
+        )
     if seen.met:
         evidence.append(
             Evidence(f"the group met its memory limit (memory.high or memory.max) {seen.met:.0f} times", seen.met)
         )
-    severity: Severity = "critical" if seen.every >= SEVERE.value else "warning"
+    severity: Severity = (
+        "critical" if max(seen.every, again.every if again is not None and read else 0.0) >= SEVERE.value else "warning"
+    )
     changes = (HIGH, *(raising.raise_memory(history, memory, target) if memory is not None else ()))
     return Present(
         severity, SURE, "the app" if target else place.scope(history), tuple(evidence),
         Advice(ADVICE, changes, "memory is reserved and billed", "more CPU, a faster disk, a faster database"),
-        share=seen.some,
+        share=max(seen.some, read),
     )  # fmt: skip
 
 
@@ -101,7 +121,7 @@ RULE = Rule(
     ),
     disproof="memory.pressure of the group stays near 0 while the app is slow",
     needs=(CgroupReading,),
-    thresholds=(SHARE, SEVERE, RECLAIMED),
+    thresholds=(SHARE, SEVERE, RECLAIMED, READ),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,

@@ -46,6 +46,12 @@ def judge(rule: str, **fields: Any) -> Judgement:
         ("memory_reclaim_stall", {"memory": 0.4, "all_memory": 0.2, "refaulted_pages": 9000.0}, "warning"),
         ("memory_reclaim_stall", {"memory": 0.9, "all_memory": 0.8, "major_faults": 500.0}, "critical"),
         ("memory_reclaim_stall", {"memory": 0.9, "all_memory": 0.8, "memory_events": {"high": 40.0}}, "critical"),
+        # Single reads of pages that were taken away: measured as a wait for storage alone.
+        (
+            "memory_reclaim_stall",
+            {"memory": 0.02, "io": 0.75, "all_io": 0.75, "refaulted_pages": 450.0, "major_faults": 450.0},
+            "critical",
+        ),
         ("io_stall", {"io": 0.5, "all_io": 0.3}, "warning"),
         ("io_stall", {"io": 0.95, "all_io": 0.9}, "critical"),
     ],
@@ -66,6 +72,7 @@ def test_work_that_waits_is_a_finding(rule: str, fields: dict[str, Any], severit
         ),  # a copy of large files, at its limit in peace
         ("memory_reclaim_stall", {"memory": 0.02, "refaulted_pages": 500.0}),
         ("memory_reclaim_stall", {"io": 0.9, "all_io": 0.9}),
+        ("memory_reclaim_stall", {"io": 0.9, "all_io": 0.9, "refaulted_pages": 20.0}),  # a few, beside writes that wait
         ("io_stall", {}),
         ("io_stall", {"io": 0.95, "all_io": 0.02}),  # one thread writes logs all day, the others go on
     ],
