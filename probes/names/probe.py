@@ -68,7 +68,7 @@ class NamesReading(Reading):
     )
     first_lookup_seconds: Mapping[str, float] | None = gauge("The same of the slot's first look-up", by="name")
     questions: Mapping[str, float] | None = gauge("Questions that one look-up sends (ndots and search list)", by="name")
-    lookups: Mapping[str, float] | None = increment("Look-ups", by="name")
+    lookups: Mapping[str, float] | None = increment("Look-ups that were made", by="name")
     slow_lookups: Mapping[str, float] | None = increment("Of them those that took 0.1 s or longer", by="name")
     unanswered: Mapping[str, float] | None = increment("Questions that no name server answered in time", by="name")
     not_found: Mapping[str, float] | None = increment("Look-ups that found no address", by="name")

@@ -42,6 +42,8 @@ def thrash(directory: str, until: float) -> None:
     with open(f"{directory}/set", "rb") as file:
         pages = os.fstat(file.fileno()).st_size // PAGE
         with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as held:
+            while file.read(1 << 20):  # first all of it, in large pieces: what is read later was taken away meanwhile
+                pass
             held.madvise(mmap.MADV_RANDOM)
             while time.monotonic() < until:
                 held[chance.randrange(pages) * PAGE]

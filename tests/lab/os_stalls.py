@@ -53,7 +53,7 @@ _CELL = """
 G=/sys/fs/cgroup/app-{number}; mkdir $G
 for each in {limits}; do echo ${{each#*=}} > $G/${{each%%=*}}; done
 sh -c 'echo $$ > '$G'/cgroup.procs; exec python3 /lab/disk_app.py {mode} /{disk} 100' & APP=$!
-sleep 3
+sleep 10
 python3 -m stallscope doctor --json --for 25s --set app.pid=$APP > /report-{number} 2>/errors; echo; echo "LAB-REPORT {number} $(tr -d '\\n' < /report-{number})"
 kill $APP; wait $APP 2>/dev/null; true
 """
