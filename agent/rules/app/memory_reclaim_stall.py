@@ -46,7 +46,7 @@ READ = Threshold(
     "wait as one for memory only where the page had been in long use (mm/workingset.c)",
 )
 SURE = not_measured(
-    0.9, "the kernel counts the waits and their reason; 4 real stalls in a guest kernel (docs/evidence/os-stalls.md)"
+    0.9, "the kernel counts the waits and their reason; two real stalls in a guest kernel (docs/evidence/os-stalls.md)"
 )
 
 _NO_PSI = Unseen("the pressure of the group has not been read twice yet", Code.NOT_YET)

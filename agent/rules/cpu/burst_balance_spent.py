@@ -52,7 +52,11 @@ CYCLE = not_measured(
     "simulated balances and their look-alikes alone; no burstable machine was at hand",
     "after a whole cycle was seen",
 )
-CLOCK = not_measured(0.9, "a real quota with this period behind a balance of our own", "on the clock of Fly.io")
+CLOCK = not_measured(
+    0.9,
+    "the clock of a real quota of 80 ms was found; the balance itself on simulations alone (docs/evidence/os-stalls.md)",
+    "on the clock of Fly.io",
+)
 
 
 def _judge(history: History) -> Judgement:
