@@ -53,7 +53,7 @@ CYCLE = not_measured(
     "after a whole cycle was seen",
 )
 CLOCK = not_measured(
-    0.9,
+    0.8,
     "the clock of a real quota of 80 ms was found; the balance itself on simulations alone (docs/evidence/os-stalls.md)",
     "on the clock of Fly.io",
 )
