@@ -19,12 +19,14 @@ REGISTERED: tuple[Registration, ...] = load(
     "postgres.registration",
     "redis.registration",
     "sockets.registration",
+    "sockets.listening",
     "app.pool",
     "app.processes",
     "app.app_cgroup",
     "app.runtime",
     "logs.registration",
     "hooks.probe",
+    "names.probe",
 )
 
 READINGS: tuple[type[Reading], ...] = tuple(dict.fromkeys(kind for each in REGISTERED for kind in each.readings))

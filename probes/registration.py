@@ -95,6 +95,8 @@ class Context:
     """The app's connection pools, as hooks report them: ``PROCESS/POOL`` to numbers by name."""
     databases: dict[str, frozenset[Peer]] = field(default_factory=dict)
     """Where each configured database is, or was looked for: its target and every address of its name."""
+    host_names: list[Callable[[], Iterable[str]]] = field(default_factory=list)
+    """Asked for the hosts of configured databases, as the settings write them; filled while the probes are planned."""
     on_databases: list[Callable[[Mapping[str, Collection[Peer]]], None]] = field(default_factory=list)
     """Told all of them when one is found, or looked for elsewhere."""
 

@@ -15,7 +15,8 @@ from enum import Enum
 
 #: Whoever takes the app's CPU.
 CPU_TAKERS = (
-    "cpu_throttled_between_requests", "cpu_quota_throttled", "cpu_limit_too_low", "cpu_stolen", "cpu_suspended", "cpu_contended", "instance_frozen",
+    "cpu_throttled_between_requests", "burst_balance_spent", "platform_quota_uncounted", "cpu_quota_throttled", "cpu_limit_too_low", "cpu_stolen",
+    "cpu_suspended", "cpu_contended", "instance_frozen",
 )  # fmt: skip
 
 
@@ -60,20 +61,28 @@ class CausalGraph:
 GRAPH = CausalGraph((
     Link(("log_pipe_blocked",), ("client_not_reading", "pool_saturated"),
          "a thread that sleeps in write() reads no reply and gives no connection back", Case.WRITE_WAITS),
+    Link(("log_pipe_blocked",), ("accept_queue_full",), "a thread that sleeps in write() accepts nobody"),
     Link(("log_pipe_blocked",), ("log_queue_in_memory",), "what the pipe does not take stays in the queue before it", Case.LEAVES_BY_STDOUT),
     Link(("log_quota_exceeded",), ("log_queue_in_memory",), "refused entries are sent again, more slowly than new ones come", Case.REFUSED),
     Link(("log_queue_in_memory",), ("log_delivery_late",), "late entries wait in the app's own queue", Case.CPU_WITHHELD),
     Link(CPU_TAKERS, ("log_queue_in_memory", "log_delivery_late"), "a log client without CPU delivers less than the app logs", Case.CPU_WITHHELD),
-    Link(("cpu_throttled_between_requests",), ("cpu_quota_throttled", "cpu_limit_too_low", "cpu_suspended", "cpu_stolen"),
+    Link(("cpu_throttled_between_requests",), ("platform_quota_uncounted", "cpu_quota_throttled", "cpu_limit_too_low", "cpu_suspended", "cpu_stolen"),
          "the same gaps; that they come between requests says who makes them"),
     Link(("runtime_oversubscribed",), ("cpu_quota_throttled",),
          "threads beyond the limit's cores use up a period's quota early, and all are stopped until the next period"),
     Link(("cpu_limit_unusable",), ("client_cpu_bound",), "the computing waits for one CPU while others that are paid for are idle"),
     Link(("cpu_quota_throttled",), ("cpu_limit_too_low",), "the same limit; what was wanted of it says how much is missing"),
-    Link(("cpu_quota_throttled",), ("cpu_stolen",), "a limit on the virtual machine loses its ticks too", Case.ON_A_CLOCK),
+    Link(("burst_balance_spent",), ("platform_quota_uncounted", "cpu_quota_throttled", "cpu_stolen"),
+         "the same gaps; that the work was fast before says what was spent"),
+    Link(("platform_quota_uncounted", "cpu_quota_throttled"), ("cpu_stolen",), "a limit on the virtual machine loses its ticks too", Case.ON_A_CLOCK),
     Link(CPU_TAKERS, ("client_suspended_holding_connection", "client_not_reading", "connections_held_by_app", "pool_saturated"),
          "a client without CPU reads no reply and gives no connection back"),
     Link(CPU_TAKERS, ("background_refresh_starved",), "a timer that is due without CPU comes when the CPU does"),
+    Link(CPU_TAKERS, ("accept_queue_full",), "a server without CPU accepts nobody"),
+    Link(("memory_near_limit",), ("memory_reclaim_stall",), "what fills the memory leaves no room for the pages that are needed"),
+    Link(("memory_reclaim_stall",), ("io_stall",), "pages that were taken away are read from storage again"),
+    Link(("memory_reclaim_stall", "io_stall"), ("client_not_reading", "pool_saturated", "accept_queue_full"),
+         "a thread that waits for memory or storage reads no reply, gives no connection back and accepts nobody"),
     Link(("client_cpu_bound",), ("connections_held_by_app",), "a thread that computes within a transaction keeps its connection"),
     Link(("connections_held_by_app",), ("pool_saturated", "connections_exhausted"), "what the app keeps nobody else can have"),
     Link(("connections_exhausted",), ("database_unreachable",), "a server without a free slot answers nobody new"),
@@ -84,6 +93,8 @@ GRAPH = CausalGraph((
     Link(("waiting_for_database",), ("pool_saturated",), "a connection is in use while it waits"),
     Link(("client_suspended_holding_connection",), ("client_not_reading", "pool_saturated"), "a stopped client reads nothing and gives nothing back"),
     Link(("client_not_reading",), ("pool_saturated",), "a connection is in use until its reply is read"),
+    Link(("waiting_for_database", "client_cpu_bound"), ("accept_queue_full",),
+         "workers that wait for the database, or compute, accept nobody"),
     Link(("client_cpu_bound",), ("client_not_reading", "pool_saturated"), "a thread that computes reads no reply and gives no connection back"),
     Link(("log_queue_in_memory",), ("memory_near_limit", "log_delivery_late"), "what waits is memory, and arrives late"),
     Link(("log_files_in_memory",), ("memory_near_limit",), "files on a file system in memory count against the limit"),

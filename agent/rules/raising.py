@@ -11,7 +11,17 @@ from math import ceil
 from string import Formatter
 
 from agent.history import History
-from agent.rules.advice_platform import ABOVE_POD, ABOVE_UNIT, ON_DISK, PLATFORMS, Line, Platform, Size
+from agent.rules.advice_platform import (
+    ABOVE_POD,
+    ABOVE_UNIT,
+    FEWER_SYNCS,
+    ON_DISK,
+    PLATFORMS,
+    STORAGE,
+    Line,
+    Platform,
+    Size,
+)
 from agent.views import place, what_if
 from agent.views.limits import CpuLimit, cpu_limit
 from agent.views.memory import Memory
@@ -124,6 +134,13 @@ def onto_disk(history: History) -> tuple[str, ...]:
     reading = place.where(history)
     lines = ON_DISK.get(reading.environment, ()) if reading is not None else ()
     return _fill(history, platform_here(history), lines, None, None)
+
+
+def faster_storage(history: History) -> tuple[str, ...]:
+    """How to wait less for a disk."""
+    reading = place.where(history)
+    lines = STORAGE.get(reading.environment, ()) if reading is not None else ()
+    return _fill(history, platform_here(history), (*lines, FEWER_SYNCS), cpu_limit(history), None)
 
 
 def outside(history: History) -> tuple[str, ...]:

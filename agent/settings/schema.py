@@ -20,9 +20,11 @@ from probes.cpu.registration import Suspension
 from probes.gcp.cloud_logging import CloudLogging
 from probes.host.registration import Cgroup, Demand, Platform
 from probes.logs.registration import LogDelivery, Logs
+from probes.names.probe import Names
 from probes.postgres.registration import Postgres
 from probes.redis.registration import Redis
 from probes.section import Preset, Section
+from probes.sockets.listening import Listening
 from probes.sockets.registration import Connections
 
 
@@ -131,6 +133,8 @@ class Config(Section):
     postgres: Postgres = Postgres()
     redis: Redis = Redis()
     connections: Connections = Connections()
+    listening: Listening = Listening()
+    names: Names = Names()
     pool: PoolSettings = PoolSettings()
     processes: Processes = Processes()
     logs: Logs = Logs()

@@ -163,17 +163,22 @@ def cpu_breakdown(history: History, seconds: float) -> CpuBreakdown | None:
 
 def _to_the_limit(history: History, causes: Causes, readings: Iterable[SuspensionReading]) -> Causes:
     """Give a limit that no counter shows what ended on its clock: the share of the large gaps' time that did."""
-    limit = uncounted_limit(history)
-    if limit is None:
-        return causes
-    ends = [end for r in readings for w in r.windows for end in ends_of(w)]
-    whole = sum(length for _, length in ends)
-    share = sum(length for at, length in ends if limit.holds(at)) / whole if whole else 0.0
+    share = _share_to_the_limit(history, (w for r in readings for w in r.windows))
     left = 1 - share
     moved = share * (causes.contention + causes.hypervisor + causes.unknown)
     return Causes(
         causes.quota + moved, causes.contention * left, causes.hypervisor * left, causes.freeze, causes.unknown * left
     )
+
+
+def _share_to_the_limit(history: History, windows: Iterable[Window]) -> float:
+    """Of the large gaps' time in these windows what ended on the clock of a limit that no counter shows."""
+    limit = uncounted_limit(history)
+    if limit is None:
+        return 0.0
+    ends = [end for w in windows for end in ends_of(w)]
+    whole = sum(length for _, length in ends)
+    return sum(length for at, length in ends if limit.holds(at)) / whole if whole else 0.0
 
 
 def _taken_share(history: History, readings: Sequence[SuspensionReading], frozen: float) -> float:
@@ -254,6 +259,11 @@ def spin_view(history: History, seconds: float, most: int = 1000) -> SpinView:
     """The last ``most`` spins of the last ``seconds``."""
     spins = _spins(history, seconds)[-most:]
     causes = Causes.sum(map(attribute, spins))
+    if causes.contention:  # run delay grows behind a limit of this kernel too, also where no visible group counts it
+        on_clock = causes.contention * _share_to_the_limit(history, spins)
+        causes = Causes(
+            causes.quota + on_clock, causes.contention - on_clock, causes.hypervisor, causes.freeze, causes.unknown
+        )
     return SpinView(spins, causes, sum(w.end - w.start for w in spins))
 
 

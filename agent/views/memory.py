@@ -7,7 +7,8 @@ before it.  A saw passes its own mark in its first turn only, a leak with a saw 
 stopped to grow half a minute ago at none.  Simulated (tests/unit/agent/views/test_memory.py): of saws of 60 to 450 s the
 floor alone called 3 to 80 % of the samples full within ten minutes, with the mark 1 to 23 %; leaks are found as early.
 
-What counts as used is what the kernel cannot give back: the page cache of files on disks does not kill anybody.
+What counts as used is what the kernel cannot give back: the page cache of files on disks does not kill anybody, nor does the
+kernel's own memory that can be taken back (slab_reclaimable).  *Who grows* is the part of it whose floor rises most.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ from probes.host.cgroup import CgroupReading
 
 #: The growth of a memory, with its two halves, rests on so many readings at least.
 _LEAST_POINTS = 4
+#: The parts of what is used, as a sentence names them.
+HEAPS, FILES, KERNEL = (
+    "heaps and stacks (anonymous memory)",
+    "files in memory and shared memory",
+    "the kernel's own memory (sockets, page tables, pipes)",
+)
 #: What the high-water mark is of, and the part of it in which a new one must stand.
 MARK_SECONDS, NEW_SECONDS = 600.0, 30.0
 
@@ -44,6 +51,8 @@ class Memory:
     """The group, as /proc/PID/cgroup spells it."""
     above: bool
     """Whether that is a group above the process's own: others share the limit."""
+    grows: tuple[str, float] | None = None
+    """Of what is used the part whose floor rises most, and by how much per second; ``None`` where none does, or is told apart."""
 
     @property
     def share(self) -> float:
@@ -98,7 +107,8 @@ def _level(
 
     def used(reading: CgroupReading) -> float | None:
         charged = _of(reading.memory_current_bytes, path)
-        return None if charged is None else charged - (_of(reading.memory_file_bytes, path) or 0.0)
+        given_back = (_of(reading.memory_file_bytes, path) or 0.0) + (_of(reading.memory_slab_bytes, path) or 0.0)
+        return None if charged is None else max(0.0, charged - given_back)
 
     level = used(readings[-1])
     known = [(r.taken, value) for r in readings if (value := used(r)) is not None]
@@ -115,7 +125,24 @@ def _level(
         sure,
         path,
         _is_above(path, readings[-1].own_path),
+        _what_grows(readings, path, points[-count:]),
     )
+
+
+def _what_grows(
+    readings: Sequence[CgroupReading], path: str, used: Sequence[tuple[float, float]]
+) -> tuple[str, float] | None:
+    parts: dict[str, list[tuple[float, float]]] = {HEAPS: [], FILES: [], KERNEL: []}
+    whole = dict(used)
+    for reading in readings:
+        heaps, shared = _of(reading.memory_anon_bytes, path), _of(reading.memory_shmem_bytes, path)
+        if reading.taken in whole and heaps is not None and shared is not None:
+            rest = max(0.0, whole[reading.taken] - heaps - shared)
+            for name, value in zip(parts, (heaps, shared, rest), strict=True):
+                parts[name].append((reading.taken, value))
+    growth = {name: _sure_growth(points) or 0.0 for name, points in parts.items()}
+    most = max(growth, key=growth.__getitem__)
+    return (most, growth[most]) if growth[most] > 0 else None
 
 
 def _is_above(path: str, own: str | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from agent.history import History, once
 from agent.views import backlog
 from agent.views.cpu import cpu_breakdown, throttling
+from probes.cpu.suspension import SuspensionReading
 
 
 @once
@@ -14,9 +15,21 @@ def taken_from_app(history: History, seconds: float, *, crowd: bool = True) -> f
     What takes the whole machine away the agent meets itself; a quota of its own group says nothing of another's.  Without the
     ``crowd``: other work on these CPUs holds up those alone who are ready to run, which somebody who sleeps is not.
     """
-    group = backlog.app_group(history)
+    return taken_from_group(history, seconds, backlog.app_group(history), crowd=crowd)
+
+
+@once
+def taken_from_group(history: History, seconds: float, group: str | None, *, crowd: bool = True) -> float:
+    """The same of whoever is in this target's group; ``""`` is the agent's own, ``None`` one that is not seen."""
     own = cpu_breakdown(history, seconds)
     held = throttling(history, seconds, group) if group is not None else None
     apart = ([] if group == "" else ["suspended_quota"]) + ([] if crowd else ["suspended_contention"])
     shared = own.suspended - sum(own.shares[part] for part in apart) if own else 0.0
     return max(held.share if held else 0.0, shared)
+
+
+def held_between(history: History, begin: float, end: float) -> float:
+    """Seconds of gaps that this process's measuring child saw between these two instants (monotonic), as far as seen."""
+    windows = (w for r in history.window(SuspensionReading, history.clock() - begin + 30.0) for w in r.windows)
+    gaps = ((at - length, at) for w in windows if w.end > begin and w.start < end for at, length in w.ends)
+    return sum(max(0.0, min(stop, end) - max(start, begin)) for start, stop in gaps)

@@ -96,6 +96,9 @@ class ProcessesReading(Reading):
         "Share of it for which that thread was ready and waited for a CPU (run delay)", by="process"
     )
     threads: Mapping[str, float] | None = gauge("Threads of these processes", by="process")
+    uninterruptible_threads: Mapping[str, float] | None = gauge(
+        "Threads that slept uninterruptibly (state D) at the moment of the reading: mostly for storage", by="process"
+    )
     stuck_threads: Mapping[str, float] | None = gauge(
         "Threads that were ready at both readings and ran for less than a fifth of the time between", by="process"
     )

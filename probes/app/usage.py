@@ -19,7 +19,7 @@ STUCK_RATIO = 0.2
 _FIRST = Unseen("nothing to compare with yet: this is the first sample of these processes", Code.NOT_YET)
 _NO_DELAY = Unseen("this kernel has no /proc/PID/task/TID/schedstat, which counts the run delay", Code.CANNOT_COUNT)
 #: The fields of all samples, those of two samples, and of these what takes a sample of every thread.
-_NOW = ("processes", "threads", "resident_bytes")
+_NOW = ("processes", "threads", "uninterruptible_threads", "resident_bytes")
 _BETWEEN = (
     "cpu_cores", "busiest_process_cores", "busiest_thread_ratio", "busiest_thread_delay_ratio", "stuck_threads"
 )  # fmt: skip
@@ -77,7 +77,10 @@ def sum_up(
         by_name.setdefault(sample.stat.name, []).append((sample, grown))
     for name, found in by_name.items():
         stats, known = [sample.stat for sample, _ in found], [grown for _, grown in found if grown is not None]
-        values = [len(stats), sum(s.threads for s in stats), sum(s.resident_bytes for s in stats), *_between(known)]
+        asleep = sum(thread.state == "D" for sample, _ in found for thread in sample.threads.values())
+        values = [
+            len(stats), sum(s.threads for s in stats), asleep, sum(s.resident_bytes for s in stats), *_between(known)
+        ]  # fmt: skip
         for field, value in zip(fields, values, strict=False):  # what is known between two samples may be nothing
             if value is not None:
                 fields[field][name] = value

@@ -27,6 +27,7 @@ from typing import Any, ClassVar
 from probes.counters import Counters
 from probes.host import cgroup_files as files
 from probes.host.cgroup_mounts import Places, locate
+from probes.host.stalls import PARTS, sweep_parts, sweep_stalls
 from probes.kernel_files import read_text, why
 from probes.reading import Code, NoData, Reading, Unseen, gauge, increment
 from probes.rights import ITS_FILES
@@ -71,7 +72,15 @@ class CgroupReading(Reading):
     probe: ClassVar[str] = "cgroup"
     labelled: ClassVar[bool] = True
     told_elsewhere: ClassVar[frozenset[str]] = frozenset(
-        {"cpu_limit_cores", "memory_limit_lowest_bytes", "pressure_some_seconds"}
+        {
+            "cpu_limit_cores",
+            "memory_limit_lowest_bytes",
+            "pressure_some_seconds",
+            "memory_stalled_seconds",
+            "memory_all_stalled_seconds",
+            "io_stalled_seconds",
+            "io_all_stalled_seconds",
+        }
     )
 
     own_path: str | None = None
@@ -102,10 +111,32 @@ class CgroupReading(Reading):
     memory_file_bytes: Mapping[str, float] | None = gauge(
         "Page cache of files on disks in the group, which the kernel gives back before it kills", by="cgroup"
     )
+    memory_anon_bytes: Mapping[str, float] | None = gauge(
+        "Heaps and stacks (anonymous memory) in the group", by="cgroup"
+    )
+    memory_slab_bytes: Mapping[str, float] | None = gauge(
+        "Kernel memory of the group that it gives back before it kills (slab_reclaimable, cgroup v2)", by="cgroup"
+    )
     memory_events: Mapping[str, float] | None = increment(
         "Events of the own group: oom, oom_kill, high (reclaimed at memory.high), max (the limit was hit)",
         by="event",
     )
+    memory_stalled_seconds: float | None = increment(
+        "Time in which some task of the own group waited for memory to be reclaimed or read back (memory.pressure, cgroup v2)"
+    )
+    memory_all_stalled_seconds: float | None = increment(
+        "Of it the time in which every task of the own group that had work did (full)"
+    )
+    io_stalled_seconds: float | None = increment(
+        "Time in which some task of the own group waited for storage (io.pressure, cgroup v2)"
+    )
+    io_all_stalled_seconds: float | None = increment(
+        "Of it the time in which every task of the own group that had work did (full)"
+    )
+    refaulted_pages: float | None = increment(
+        "Pages of the own group that were needed again soon after they had been reclaimed"
+    )
+    major_faults: float | None = increment("Page faults of the own group that had to read from storage")
 
 
 class CgroupProbe:
@@ -120,9 +151,12 @@ class CgroupProbe:
         *,
         root: Path = Path("/"),
         pid: str = "self",
+        alone: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``alone``: the machine has no other tenant than this container, so that /proc/pressure speaks of it."""
         self.target = target
+        self._machine = root if alone else None
         self._root = root
         self._pid = pid
         self._clock = clock
@@ -139,6 +173,7 @@ class CgroupProbe:
         sweep = _Sweep(self._counters)
         _sweep_cpu(sweep, places)
         _sweep_memory(sweep, places)
+        sweep_stalls(sweep, places, self._machine)
         if _vanished(places):
             self._places = None  # a group has vanished: look afresh next time
         taken = self._clock()
@@ -199,6 +234,10 @@ class _Sweep:
         for name, value in zip(names, values, strict=True):
             self.fields[name][path] = value
 
+    def count(self, path: str, totals: Mapping[str, float]) -> None:
+        """Set increments of the own level that have no label."""
+        self.fields |= self.added(path, totals)
+
     def add(self, path: str, names: tuple[str, ...], values: tuple[float, ...]) -> None:
         """Set increments of one level from the counters that stand there now."""
         for name, value in self.added(path, dict(zip(names, values, strict=True))).items():
@@ -234,8 +273,8 @@ _STAT = ("periods", "throttled_periods", "throttled_seconds")
 _MEMORY: tuple[tuple[tuple[str, ...], Callable[[Path, int], tuple[int, ...]]], ...] = (
     (("memory_current_bytes",), files.read_memory_current),
     (("memory_peak_bytes",), files.read_memory_peak),
-    (("memory_shmem_bytes", "memory_file_bytes"), files.read_memory_pages),
 )
+_PAGES = ("memory_shmem_bytes", "memory_file_bytes")
 
 
 def _sweep_cpu(sweep: _Sweep, places: Places) -> None:
@@ -276,7 +315,7 @@ def _sweep_cpu(sweep: _Sweep, places: Places) -> None:
 
 
 def _sweep_memory(sweep: _Sweep, places: Places) -> None:
-    names = ("memory_limit_bytes", *(name for names, _ in _MEMORY for name in names), "memory_events")
+    names = ("memory_limit_bytes", *(name for names, _ in _MEMORY for name in names), *_PAGES, *PARTS, "memory_events")
     version = places.memory_version
     if not version:
         sweep.absent((*names, "memory_limit_lowest_bytes"), places.unseen["memory"])
@@ -294,6 +333,10 @@ def _sweep_memory(sweep: _Sweep, places: Places) -> None:
             for fields, read in _MEMORY:
                 with sweep.at(path, *fields):
                     sweep.put(path, fields, read(directory, version))
+            with sweep.at(path, *_PAGES, *PARTS):
+                stat = files.read_memory_stat(directory, version)
+                sweep.put(path, _PAGES, (stat.shmem, stat.file))
+                sweep_parts(sweep, path, stat, own=own)
         if own:
             with sweep.at(path, "memory_events"):
                 sweep.fields["memory_events"] = sweep.added(path, files.read_memory_events(directory, version))

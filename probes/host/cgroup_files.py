@@ -83,11 +83,11 @@ def flat(text: str, name: str) -> dict[str, int]:
     return found
 
 
-def pressure_some_usec(text: str) -> int:
-    """The ``some ... total=`` of a pressure file, in microseconds (kernel accounting/psi.rst)."""
-    found = re.search(r"^some .*\btotal=(\d{1,20})$", text, re.MULTILINE | re.ASCII)
+def pressure_usec(text: str, name: str = "cpu.pressure", kind: str = "some") -> int:
+    """The ``some ... total=`` or ``full ... total=`` of a pressure file, in microseconds (kernel accounting/psi.rst)."""
+    found = re.search(rf"^{kind} .*\btotal=(\d{{1,20}})$", text, re.MULTILINE | re.ASCII)
     if not found:
-        raise ValueError(f"cpu.pressure is malformed: {text!r:.60}")
+        raise ValueError(f"{name} is malformed: {text!r:.60}")
     return int(found.group(1))
 
 
@@ -126,11 +126,30 @@ def read_usage(directory: Path, version: int) -> float:
 
 def read_pressure(directory: Path, version: int) -> float:
     """Seconds in which some task of the group waited for a CPU; ValueError where the file is not its own."""
+    return pressure_usec(_own_pressure(directory, version, "cpu.pressure")) / 1e6
+
+
+def read_stalls(directory: Path, version: int, name: str, machine: Path | None = None) -> tuple[float, float]:
+    """Seconds in which some task of the group waited, and in which all that had work did; ``name``: "memory" or "io".
+
+    ``machine`` is where /proc/pressure is, for a machine that is the container: there the root group's numbers are its own.
+    """
+    try:
+        text = _own_pressure(directory, version, f"{name}.pressure")
+    except ValueError:
+        if machine is None:
+            raise
+        text = read_text(machine / "proc/pressure" / name)
+    some, full = (pressure_usec(text, f"{name}.pressure", kind) / 1e6 for kind in ("some", "full"))
+    return some, full
+
+
+def _own_pressure(directory: Path, version: int, name: str) -> str:
     if version == 1:
-        raise NotCounted("cgroup v1 has no cpu.pressure")
+        raise NotCounted(f"cgroup v1 has no {name}")
     if is_hierarchy_root(directory):
-        raise NotCounted("the root group's cpu.pressure speaks of the whole machine")
-    return pressure_some_usec(read_text(f"{directory}/cpu.pressure")) / 1e6
+        raise NotCounted(f"the root group's {name} speaks of the whole machine")
+    return read_text(f"{directory}/{name}")
 
 
 def read_memory_current(directory: Path, version: int) -> tuple[int]:
@@ -143,16 +162,42 @@ def read_memory_peak(directory: Path, version: int) -> tuple[int]:
     return (_number(directory, "memory.max_usage_in_bytes" if version == 1 else "memory.peak"),)
 
 
-def read_memory_pages(directory: Path, version: int) -> tuple[int, int]:
-    """Bytes of shared memory and tmpfs files, and of file pages on disks (both LRU lists); with the groups below."""
-    found = flat(read_text(directory / "memory.stat"), "memory.stat")
+@dataclass(frozen=True, slots=True)
+class MemoryStat:
+    """What memory.stat of one level says, with the groups below it: bytes, and totals since the group was made."""
+
+    shmem: int
+    """Shared memory and tmpfs files."""
+    file: int
+    """File pages on disks (both LRU lists)."""
+    anon: int | None
+    """Heaps and stacks; ``None`` where it is not listed."""
+    slab: int | None
+    """Kernel memory that is given back before anybody is killed; v1 does not list it."""
+    refaults: int | None
+    """Pages that were needed again soon after they had been reclaimed."""
+    major_faults: int | None
+    """Page faults that had to read from storage."""
+
+
+def read_memory_stat(directory: Path, version: int) -> MemoryStat:
+    """One reading of memory.stat; raises like :func:`read_quota`."""
+    found = flat(read_text(f"{directory}/memory.stat"), "memory.stat")
     prefix = "total_" if version == 1 else ""
     names = [prefix + name for name in ("shmem", "active_file", "inactive_file")]
     for name in names:
         if name not in found:
             raise ValueError(f"memory.stat is malformed: no {name}")
     shmem, *pages = (found[name] for name in names)
-    return shmem, sum(pages)
+    refaults = [value for name, value in found.items() if name.startswith(f"{prefix}workingset_refault")]
+    return MemoryStat(
+        shmem,
+        sum(pages),
+        found.get("total_rss" if version == 1 else "anon"),
+        found.get("slab_reclaimable"),
+        sum(refaults) if refaults else None,
+        found.get(f"{prefix}pgmajfault"),
+    )
 
 
 def read_memory_events(directory: Path, version: int) -> dict[str, float]:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from probes.host.cgroup import CgroupProbe, CgroupReading
 from probes.host.demand import DemandProbe, DemandReading
-from probes.host.platform import PlatformProbe, PlatformReading, trust_of
+from probes.host.platform import PlatformProbe, PlatformReading, find_environment, trust_of
 from probes.kernel_files import read_start
 from probes.reading import Probe, Reading
 from probes.registration import SLOT_CPU_SECONDS, Context, Planned, Registration
@@ -22,6 +22,8 @@ from probes.section import Preset, Section
 DEMAND_CPU_SECONDS = 0.3e-3
 #: What was wanted in 600 periods.
 DEMAND_BYTES = 3_000
+#: Environments whose machine has one tenant: the pressure of the whole machine is the app's.
+ALONE = frozenset({"fly"})
 
 
 class Cgroup(Section):
@@ -56,8 +58,9 @@ class Platform(Section):
 def probes(context: Context) -> Iterator[Planned]:
     """All, always.  Which counters can be believed is known before the measuring child starts: its plan rests on that."""
     root = context.root
+    alone = find_environment(context.environ)[0] in ALONE
     yield Planned(
-        make=lambda: CgroupProbe(root=root),
+        make=lambda: CgroupProbe(root=root, alone=alone),
         every=context.settings(Cgroup).every_seconds,
         cpu_seconds=SLOT_CPU_SECONDS / 2,
         history_bytes=0,

@@ -12,7 +12,7 @@ token`` and ``missing "=" after`` are followed by what was in the password.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
@@ -84,6 +84,16 @@ def library_options() -> dict[str, str]:
 
     found = pq.Conninfo.get_defaults()
     return {each.keyword.decode(): (each.val or b"").decode("utf-8", "replace") for each in found}
+
+
+def hosts(dsn: Callable[[], str]) -> list[str]:
+    """The hosts that a DSN names, for whoever looks them up: none where it cannot be read, or they might be no hosts."""
+    try:
+        found = parse(dsn())
+    except (OSError, ValueError, LinkFailed):
+        return []
+    listed = [] if "hostaddr" in found.options else found.options.get("host", "").split(",")
+    return [host for host in listed if host] if found.tellable else []
 
 
 def parse(text: str) -> Dsn:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
 from probes.host.platform import trust_of
+from probes.postgres.dsn import hosts
 from probes.postgres.probe import PostgresProbe, PostgresReading
 from probes.postgres.server import PostgresServerProbe, PostgresServerReading
 from probes.registration import Context, Planned, Registration
@@ -50,7 +52,8 @@ class Postgres(Section):
 
 def probes(context: Context) -> Iterator[Planned]:
     """Of each database the round trip and, unless that is not wanted, the server's view on the same connection."""
-    for target in context.settings(Postgres).targets:
+    for target, place in context.settings(Postgres).targets.items():
+        context.host_names.append(partial(hosts, secret_from(place, context.environ)))
         yield from _of_one(context, target)
 
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterator
 
 from probes.sockets.tcp_info import (
     ESTABLISHED,
+    LISTEN,
     SYN_SENT,
     TIME_WAIT,
     Dump,
@@ -41,8 +42,9 @@ _NETLINK_SOCK_DIAG = 4
 _DUMP_REQUEST = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
 _NLMSG_ERROR, _NLMSG_DONE, _TCPDIAG_GETSOCK = 2, 3, 18
 _REQ_BYTECODE, _INET_DIAG_INFO = 1, 2
-_BC_JMP, _BC_D_COND = 1, 8
+_BC_JMP, _BC_S_COND, _BC_D_COND = 1, 7, 8
 _MAX_ERRNO = 4095
+_ANY_PORT = -1  # inet_diag_hostcond
 #: Netlink fills at most 32 KiB per receive (netlink_recvmsg in net/netlink/af_netlink.c).
 _RECEIVE_BYTES = 32768
 
@@ -59,13 +61,14 @@ def dump(
     most_sockets: int = MOST_SOCKETS,
     most_bytes: int = MOST_BYTES,
     open_socket: Callable[[], socket.socket] | None = None,
+    code: bytes | None = None,
 ) -> Dump:
-    """Every TCP socket, IPv4 or IPv6, in one of ``states`` whose remote end is among ``wanted``.
+    """Every TCP socket, IPv4 or IPv6, in one of ``states`` whose remote end is among ``wanted``; ``code``: another filter.
 
     Raises OSError when the kernel refuses (no such netlink family, no tcp_diag, a seccomp filter), ValueError
     for an address that is none or for more than ``MOST_WANTED`` of them.
     """
-    code = bytecode(wanted)
+    code = bytecode(wanted) if code is None else code
     found: list[Socket] = []
     size = 0
     if not wanted:
@@ -84,8 +87,8 @@ def dump(
     return Dump(tuple(found[:most_sockets]), "the kernel's answer had no end")
 
 
-def bytecode(wanted: Collection[Remote]) -> bytes:
-    """A filter that keeps a socket whose remote end is one of ``wanted``; ValueError like :func:`dump`.
+def bytecode(wanted: Collection[Remote], side: int = _BC_D_COND) -> bytes:
+    """A filter that keeps a socket whose remote end, or local one, is one of ``wanted``; ValueError like :func:`dump`.
 
     Each condition that holds jumps to the end, which accepts; each that fails jumps over that jump to the next
     condition, the last one four bytes past the end, which rejects (inet_diag_bc_run, net/ipv4/inet_diag.c).
@@ -97,7 +100,7 @@ def bytecode(wanted: Collection[Remote]) -> bytes:
         family, address = pack_address(host) if host else (socket.AF_UNSPEC, b"")
         size = 12 + len(address)
         jump = struct.pack("=BBH", _BC_JMP, 4, 4 + len(code)) if code else b""
-        condition = struct.pack("=BBHBBxxi", _BC_D_COND, size, size + 4, family, 8 * len(address), port)
+        condition = struct.pack("=BBHBBxxi", side, size, size + 4, family, 8 * len(address), port)
         code = condition + address + jump + code
     return code
 
@@ -105,6 +108,21 @@ def bytecode(wanted: Collection[Remote]) -> bytes:
 def dump_closed(wanted: Collection[Remote]) -> Dump:
     """The sockets that this side has closed within the last minute: those in TIME_WAIT.  Raises like :func:`dump`."""
     return dump(wanted, states=(TIME_WAIT,))
+
+
+def dump_listening() -> Dump:
+    """Every listening socket: the kernel has a table of their own, so the others are not walked.  Raises like :func:`dump`."""
+    return dump([("", _ANY_PORT)], states=(LISTEN,))
+
+
+def dump_unaccepted(ports: Collection[int]) -> Dump:
+    """The established connections to these local ports that no process holds: they wait to be accepted.
+
+    Those whose client has left are in another state.  Raises like :func:`dump`.
+    """
+    code = bytecode([("", port) for port in ports], side=_BC_S_COND)
+    found = dump([("", _ANY_PORT)], states=(ESTABLISHED,), code=code)
+    return found._replace(sockets=tuple(s for s in found.sockets if not s.inode))
 
 
 def request(code: bytes, states: Collection[int] = (ESTABLISHED, SYN_SENT)) -> bytes:

@@ -13,16 +13,17 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from probes.kernel_files import read_bytes
-from probes.sockets.tcp_info import ESTABLISHED, SYN_SENT, Dump, Remote, Socket, format_address
+from probes.sockets.tcp_info import ESTABLISHED, LISTEN, SYN_SENT, Dump, Remote, Socket, format_address
 
 #: Of each table; about 14,000 sockets.
 MOST_BYTES = 2 << 20
 
 _STATES = {b"%02X" % state: state for state in (ESTABLISHED, SYN_SENT)}
+_LISTEN = {b"%02X" % LISTEN: LISTEN}
 
 
 def dump(wanted: Collection[Remote], *, root: Path = Path("/"), most_bytes: int = MOST_BYTES) -> Dump:
@@ -31,41 +32,59 @@ def dump(wanted: Collection[Remote], *, root: Path = Path("/"), most_bytes: int 
     Raises OSError when /proc/net/tcp cannot be read; a kernel without IPv6 has no tcp6.  A malformed line is
     left out.
     """
-    directory = root / "proc/net"
-    tables = [(socket.AF_INET, directory / "tcp")]
-    if os.path.exists(directory / "tcp6"):
-        tables.append((socket.AF_INET6, directory / "tcp6"))
     ports = {b"%04X" % port for _, port in wanted}
     found: list[Socket] = []
     missing = ""
-    for family, path in tables:
-        text = read_bytes(path, most_bytes + 1)
-        if len(text) > most_bytes:
-            missing = f"only the first {most_bytes} bytes of {path} were read"
-        found += (s for s in _sockets(family, text[:most_bytes], ports) if _is_wanted(s, wanted))
+    for family, text, cut in _tables(root, most_bytes):
+        missing = cut or missing
+        found += (s for s in _sockets(family, text, ports) if _is_wanted(s, wanted))
     return Dump(tuple(found), missing)
+
+
+def dump_listening(*, root: Path = Path("/"), most_bytes: int = MOST_BYTES) -> Dump:
+    """Every listening socket, without how many may wait there.  Raises like :func:`dump`."""
+    tables = list(_tables(root, most_bytes))
+    found = tuple(s for family, text, _ in tables for s in _sockets(family, text, (b"0000",), _LISTEN))
+    return Dump(found, next((cut for _, _, cut in tables if cut), ""))
+
+
+def _tables(root: Path, most_bytes: int) -> Iterator[tuple[int, bytes, str]]:
+    """Family and text of each table, and what was cut off."""
+    for family, name in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
+        path = root / "proc/net" / name
+        if name == "tcp" or os.path.exists(path):
+            text = read_bytes(path, most_bytes + 1)
+            cut = f"only the first {most_bytes} bytes of {path} were read" if len(text) > most_bytes else ""
+            yield family, text[:most_bytes], cut
 
 
 def opened(root: Path = Path("/")) -> int | None:
     """How many connections this namespace has begun (ActiveOpens in /proc/net/snmp); None where that is not told."""
+    return counted(root / "proc/net/snmp", "Tcp", "ActiveOpens").get("ActiveOpens")
+
+
+def counted(path: Path, of: str, *wanted: str) -> dict[str, int]:
+    """These counters of a network namespace, of a file like /proc/net/snmp or netstat; those that are not there are left out."""
     try:
-        lines = read_bytes(root / "proc/net/snmp", MOST_BYTES).split(b"\n")
-        names, values = (line.split() for line in lines if line.startswith(b"Tcp:"))
-        return int(values[names.index(b"ActiveOpens")])
+        lines = read_bytes(path, MOST_BYTES).split(b"\n")
+        names, values = (line.split() for line in lines if line.startswith(f"{of}:".encode()))
+        return {name: int(values[names.index(name.encode())]) for name in wanted if name.encode() in names}
     except (OSError, ValueError, IndexError):
-        return None
+        return {}
 
 
-def _sockets(family: int, text: bytes, ports: Collection[bytes]) -> Iterator[Socket]:
-    """The connecting and established sockets to these ports; the last line may be cut off and is no line."""
+def _sockets(
+    family: int, text: bytes, ports: Collection[bytes], states: Mapping[bytes, int] = _STATES
+) -> Iterator[Socket]:
+    """The sockets to these ports that are in one of these states; the last line may be cut off and is no line."""
     for line in text.split(b"\n")[1:-1]:
         words = line.split()
-        if len(words) < 10 or words[3] not in _STATES or words[2][-4:] not in ports:
+        if len(words) < 10 or words[3] not in states or words[2][-4:] not in ports:
             continue
         try:
             wqueue, rqueue = (int(queue, 16) for queue in words[4].split(b":"))
             remote, local = _end(family, words[2]), _end(family, words[1])
-            yield Socket(family, _STATES[words[3]], *local, *remote, rqueue, wqueue, int(words[7]), int(words[9]))
+            yield Socket(family, states[words[3]], *local, *remote, rqueue, wqueue, int(words[7]), int(words[9]))
         except (ValueError, struct.error):
             continue
 

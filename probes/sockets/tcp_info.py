@@ -14,7 +14,7 @@ from operator import mul
 from typing import NamedTuple
 
 #: TCP states, include/net/tcp_states.h.
-ESTABLISHED, SYN_SENT, TIME_WAIT = 1, 2, 6
+ESTABLISHED, SYN_SENT, TIME_WAIT, LISTEN = 1, 2, 6, 10
 #: How long a socket stays in TIME_WAIT, on the side that closed first (TCP_TIMEWAIT_LEN in net/tcp.h).
 TIME_WAIT_SECONDS = 60.0
 
@@ -55,6 +55,8 @@ class TcpInfo(NamedTuple):
 
 class Socket(NamedTuple):
     """One TCP socket.  Queues are bytes: received and not yet read, written and not yet acknowledged.
+
+    Of a listening one they are connections: those that wait to be accepted, and how many may (0: not known).
 
     ``family`` is the socket's own; an IPv4 address mapped into IPv6 is written as IPv4.
     """

@@ -59,8 +59,12 @@ class Guest(Running):
         timeout: float = 180.0,
         append: str = "",
         tell: bool = False,
+        disks: Mapping[Path, int] | None = None,
     ) -> None:
-        """`quota_group` is entered after boot and may be shared."""
+        """`quota_group` is entered after boot and may be shared.
+
+        `disks`: images that are /dev/nvme0n1 and so on in their order, each with the operations that it does in a second (0: all).
+        """
         qemu = shutil.which("qemu-system-x86_64")
         if qemu is None:
             raise Unavailable("qemu-system-x86_64 is missing: install it with make lab-tools")
@@ -82,6 +86,10 @@ class Guest(Running):
                 "-no-reboot", "-serial", "stdio", "-kernel", str(kernel), "-initrd", str(image),
                 "-append", f"console=ttyS0 reboot=t panic=-1 psi=1 quiet loglevel=1 {append}".strip(),
             ]  # fmt: skip
+            for number, (path, iops) in enumerate((disks or {}).items()):
+                limit = f",throttling.iops-total={iops}" if iops else ""
+                command += ["-drive", f"file={path},if=none,format=raw,id=disk{number}{limit}"]
+                command += ["-device", f"nvme,drive=disk{number},serial=disk{number}"]
             super().__init__(command, timeout=timeout, after=self._remove, tell=tell)
         except BaseException:
             self._remove()

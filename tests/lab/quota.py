@@ -25,11 +25,18 @@ _LEAST_QUOTA_USEC = 1_000  # the kernel refuses less
 # The wrapper moves itself, then becomes the command: no code of ours runs between fork and exec.
 _JOIN = 'echo $$ > "$0/cgroup.procs" && echo $$ > "$1/cgroup.procs" && shift && exec "$@"'
 
+#: The mounts show what is above the namespace's root, so those of the two controllers are made anew, over the old ones.
+_HIDE = """for each in cpu cpuacct; do
+  point=$(awk -v c=$each '$3 == "cgroup" && $4 ~ "(^|,)"c"(,|$)" { print $2; exit }' /proc/mounts)
+  umount "$point" && mount -t cgroup -o $each cgroup "$point" || exit 97
+done; exec "$@\""""
+
 
 class CpuGroup:
     """`with CpuGroup("app", 0.05) as group: subprocess.Popen([*group.preexec(), *command])`"""
 
-    def __init__(self, name: str, quota: float | None = None) -> None:
+    def __init__(self, name: str, quota: float | None = None, period_usec: int = PERIOD_USEC) -> None:
+        self.period_usec = period_usec
         self.name = f"{PREFIX}{name}-{os.getpid()}"
         self.quota = quota
         self._cpu = own_group("cpu") / self.name
@@ -42,7 +49,7 @@ class CpuGroup:
         try:
             for directory in (self._cpu, self._cpuacct):
                 directory.mkdir(exist_ok=True)
-            (self._cpu / "cpu.cfs_period_us").write_text(str(PERIOD_USEC))
+            (self._cpu / "cpu.cfs_period_us").write_text(str(self.period_usec))
             self.set_quota(self.quota)
         except OSError as error:
             self.close()
@@ -58,7 +65,7 @@ class CpuGroup:
 
     def set_quota(self, cores: float | None) -> None:
         """Works at once, also on what already runs inside. None takes the quota away."""
-        usec = -1 if cores is None else max(_LEAST_QUOTA_USEC, round(cores * PERIOD_USEC))
+        usec = -1 if cores is None else max(_LEAST_QUOTA_USEC, round(cores * self.period_usec))
         (self._cpu / "cpu.cfs_quota_us").write_text(str(usec))
         self.quota = cores
 
@@ -84,6 +91,10 @@ class CpuGroup:
     def preexec_below(self, name: str) -> list[str]:
         """The same for a group below this one, which must exist and has no limit of its own."""
         return ["sh", "-c", _JOIN, str(self._cpu / name), str(self._cpuacct / name)]
+
+    def preexec_hidden(self, name: str) -> list[str]:
+        """The same with a cgroup namespace of its own that begins below: this group and its limit cannot be seen from within."""
+        return [*self.preexec_below(name), "unshare", "--cgroup", "--mount", "sh", "-c", _HIDE, "sh"]
 
     def pids(self) -> list[int]:
         found: set[int] = set()

@@ -117,8 +117,25 @@ class FakeKernel:
         self.write(f"{where}/memory.max", limit + "\n")
         self.write(f"{where}/memory.current", f"{current}\n")
         self.write(f"{where}/memory.peak", f"{current * 2}\n")
-        self.write(f"{where}/memory.stat", "anon 1\nshmem 7\nactive_file 11\ninactive_file 13\n")
+        self.memory_stat_v2(where)
+        for name in ("memory", "io"):
+            self.pressure_v2(where, name)
         self.write(f"{where}/memory.events", f"low 0\nhigh 2\nmax 3\noom 1\noom_kill {oom_kill}\n")
+
+    def memory_stat_v2(self, where: str, *, anon: int = 1, slab: int = 2, refaults: int = 0, major: int = 0) -> None:
+        """The memory.stat of one v2 group, in part."""
+        self.write(
+            f"{where}/memory.stat",
+            f"anon {anon}\nshmem 7\nactive_file 11\ninactive_file 13\nslab_reclaimable {slab}\n"
+            f"workingset_refault_anon 0\nworkingset_refault_file {refaults}\npgmajfault {major}\n",
+        )
+
+    def pressure_v2(self, where: str, name: str, some: int = 0, full: int = 0) -> None:
+        """A pressure file of one v2 group, in microseconds."""
+        self.write(
+            f"{where}/{name}.pressure",
+            f"some avg10=0.00 avg60=0.00 avg300=0.00 total={some}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total={full}\n",
+        )
 
 
 class FakeProcess:

@@ -4,6 +4,10 @@ from agent.rules.rule import load
 
 RULES = load(
     __name__,
+    "accept_queue_full",
+    "name_lookup_slow",
+    "memory_reclaim_stall",
+    "io_stall",
     "runtime_oversubscribed",
     "cpu_limit_unusable",
     "background_refresh_starved",

@@ -5,6 +5,8 @@ from agent.rules.rule import load
 RULES = load(
     __name__,
     "cpu_throttled_between_requests",
+    "burst_balance_spent",
+    "platform_quota_uncounted",
     "cpu_quota_throttled",
     "cpu_limit_too_low",
     "cpu_stolen",

@@ -194,6 +194,7 @@ RULE = Rule(
         limit_clock.HELD,
         limit_clock.MOSTLY_HELD,
         limit_clock.SAME_PHASE,
+        limit_clock.DELAYED,
     ),
     confidences=(HELD, HELD_GUEST, LATENT, limit_clock.BY_CLOCK),
     span_seconds=SPAN,

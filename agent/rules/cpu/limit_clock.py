@@ -5,11 +5,12 @@ from __future__ import annotations
 from agent.history import History
 from agent.report import Advice, Evidence, Severity
 from agent.rules import raising
-from agent.rules.confidence import not_measured
-from agent.rules.rule import Present, Threshold
+from agent.rules.confidence import Confidence, not_measured
+from agent.rules.rule import Absent, Present, Threshold
 from agent.views import comb, place
-from agent.views.comb import Comb, uncounted_limit
+from agent.views.comb import Comb, ends_of, uncounted_limit
 from agent.views.cpu import cpu_breakdown
+from probes.cpu.suspension import SuspensionReading
 
 SPAN = 15.0
 HELD = Threshold(
@@ -24,12 +25,20 @@ MOSTLY_HELD = Threshold(
     "ratio",
     "more time held than running",
 )
+DELAYED = Threshold(
+    "run delay of the gaps that end on that clock, for it to be a limit of this kernel's, at least",
+    0.5,
+    "ratio",
+    "a limit of this kernel's makes it grow by the whole gap, one on the virtual machine by nothing",
+)
 SAME_PHASE = Threshold(
     "gaps whose ends are compared with the clock of a limit, at least",
     comb.LEAST_ENDS,
     "",
     "8 in 10 must end at one phase of its period (docs/evidence/measured-facts.md)",
 )
+#: Of these the limit of a task is one on a virtual machine.
+TASKS_ARE_MACHINES = ("ecs_fargate", "fly")
 BY_CLOCK = not_measured(
     0.95,
     "real limits ended 76 to 100 % of their gaps at one phase, neighbours at most 44 %",
@@ -37,16 +46,15 @@ BY_CLOCK = not_measured(
 )
 
 
-def judge(history: History) -> Present | None:
+def judge(history: History) -> Present | Absent | None:
     """The finding, or None where no limit's clock is seen or the kernel's counters show the limit themselves."""
     limit = uncounted_limit(history)
     if limit is None:
         return None
-    cpu = cpu_breakdown(history, SPAN)
-    share = cpu.shares["suspended_quota"] if cpu is not None else 0.0
-    severity: Severity = "info" if share < HELD.value else "warning" if share < MOSTLY_HELD.value else "critical"
-    held = Evidence(f"ready work was held by a CPU limit {share:.0%} of the time", share, "ratio")
-    met = Evidence("of late only the agent's own bursts have met a CPU limit that no counter here shows")
+    if is_of_the_platform(history, limit):
+        return Absent(
+            "the gaps end on the clock of a limit above the visible groups, which count none: it is the platform's"
+        )
     changes = raising.raise_cpu(history)
     if place.is_cloud_run_service(history):
         changes = (*changes, *raising.instance_billing(history))
@@ -56,8 +64,35 @@ def judge(history: History) -> Present | None:
         "a slow database or network: their waits hardly use CPU; and average CPU use says nothing here, because a burst is "
         f"stopped within one period of {limit.period * 1000:g} ms",
     )  # fmt: skip
+    return present(history, limit, BY_CLOCK, advice)
+
+
+def present(history: History, limit: Comb, sure: Confidence, advice: Advice, *more: Evidence) -> Present:
+    """The finding about a limit that is known by its clock."""
+    cpu = cpu_breakdown(history, SPAN)
+    share = cpu.shares["suspended_quota"] if cpu is not None else 0.0
+    severity: Severity = "info" if share < HELD.value else "warning" if share < MOSTLY_HELD.value else "critical"
+    held = Evidence(f"ready work was held by a CPU limit {share:.0%} of the time", share, "ratio")
+    met = Evidence("of late only the agent's own bursts have met a CPU limit that no counter here shows")
     lead = met if severity == "info" else held
-    return Present(severity, BY_CLOCK, place.scope(history), (lead, *evidence(limit)), advice, share=share)
+    return Present(severity, sure, place.scope(history), (lead, *more, *evidence(limit)), advice, share=share)
+
+
+def is_of_the_platform(history: History, limit: Comb) -> bool:
+    """Whether throttled time is counted here and this limit's is not: it is on a group above all that can be seen.
+
+    The scheduler of this kernel holds the work then, so its run delay grows with the gaps.  Behind a limit on the whole machine
+    it does not; only of platforms whose tasks are machines is that their quota too.
+    """
+    if place.cannot_count(history, "cgroup_throttled") is not None:
+        return False
+    here = place.where(history)
+    if here is not None and here.environment in TASKS_ARE_MACHINES:
+        return True
+    windows = [w for r in history.window(SuspensionReading, comb.SPAN) for w in r.windows]
+    made = [w for w in windows if w.run_delay is not None and any(limit.holds(end.at) for end in ends_of(w))]
+    gaps = sum(w.gap_seconds for w in made)
+    return gaps > 0 and sum(w.run_delay or 0.0 for w in made) >= DELAYED.value * gaps
 
 
 def evidence(limit: Comb) -> tuple[Evidence, ...]:

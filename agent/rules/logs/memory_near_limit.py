@@ -1,7 +1,8 @@
 """The memory limit is near, or will be soon: whoever passes it is killed, and the logs in its memory with it.
 
-Used is what the kernel cannot give back (memory.current without the page cache of files on disks): it reclaims those
-before it kills, so a group that reads and writes files stands at its limit in peace (kernel, cgroup-v2.rst, memory.stat).
+Used is what the kernel cannot give back (memory.current without the page cache of files on disks and without reclaimable
+slab): it reclaims those before it kills, so a group that reads and writes files stands at its limit in peace (kernel,
+cgroup-v2.rst, memory.stat).
 """
 
 from __future__ import annotations
@@ -75,8 +76,11 @@ def _judge(history: History) -> Judgement:
 
 
 def _what_grows(history: History, memory: Memory) -> list[Evidence]:
-    """What of it can be named: files in memory, queues of logs, processes."""
+    """What of it can be named: the kind of memory that grows, files in memory, queues of logs, processes."""
     found = []
+    if memory.grows is not None:
+        name, growth = memory.grows
+        found.append(Evidence(f"what grows is {name}: {queues.megabytes(growth * 60)} a minute", growth))
     if memory.shared and memory.shared > 0.1 * memory.used:
         found.append(
             Evidence(

@@ -26,6 +26,7 @@ EVERYTHING = Config.model_validate({
     "redis": {"targets": {"cache": "env:URL"}},
     "logs": {"files": {"app": "/var/log/app"}, "metrics_urls": {"vector": "http://127.0.0.1/metrics"}},
     "log_delivery": {"canary_log": "canary", "leader": "always"},
+    "names": {"watched": ["db.example.com"]},
 })  # fmt: skip
 
 

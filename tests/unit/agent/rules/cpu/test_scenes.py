@@ -41,53 +41,53 @@ def noise() -> Scene:
 
 SCENES: dict[str, tuple[Callable[[], Scene], str]] = {
     # scene: how to build it, and one letter per rule: P present, A absent, U unknown, . not asked
-    #                                                                            between quota too low stolen
+    #                                                                            between balance platform quota too low stolen
     #                                                                            suspended contended frozen
-    "quiet": (lambda: Scene().run(120), "AAAAAAA"),
-    "noise": (noise, "AAAAAAA"),
-    "nothing has been measured": (Scene, "UUUUUUA"),
-    "idle, and no spin": (lambda: Scene().run(120, spins=None), "UAAAUUA"),
-    "quota of 5 %, busy": (lambda: Scene().run(60, gap=0.095, cause="quota", limit=0.05), "APUAAAA"),
-    "quota of 50 %, busy": (lambda: Scene().run(60, gap=0.05, cause="quota", limit=0.5), "APUAAAA"),
-    "quota of 80 %, busy": (lambda: Scene().run(60, gap=0.02, cause="quota", limit=0.8), "APUAAAA"),
+    "quiet": (lambda: Scene().run(120), "AAAAAAAAA"),
+    "noise": (noise, "AAAAAAAAA"),
+    "nothing has been measured": (Scene, "UUUUUUUUA"),
+    "idle, and no spin": (lambda: Scene().run(120, spins=None), "UAUAAAUUA"),
+    "quota of 5 %, busy": (lambda: Scene().run(60, gap=0.095, cause="quota", limit=0.05), "AAAPUAAAA"),
+    "quota of 50 %, busy": (lambda: Scene().run(60, gap=0.05, cause="quota", limit=0.5), "AAAPUAAAA"),
+    "quota of 80 %, busy": (lambda: Scene().run(60, gap=0.02, cause="quota", limit=0.8), "AAAPUAAAA"),
     "quota of 5 %, idle": (
-        lambda: Scene().run(60, spins=Burst((0.095,), burn=0.005), cause="quota", limit=0.05), "APAAAAA",
+        lambda: Scene().run(60, spins=Burst((0.095,), burn=0.005), cause="quota", limit=0.05), "AAAPAAAAA",
     ),
-    "quota that nobody met": (lambda: Scene().run(60, limit=0.5), "AAAAAAA"),
-    "contention": (lambda: Scene().run(60, spins=Burst((0.004,) * 3), cause="contention"), "AAAAAPA"),
+    "quota that nobody met": (lambda: Scene().run(60, limit=0.5), "AAAAAAAAA"),
+    "contention": (lambda: Scene().run(60, spins=Burst((0.004,) * 3), cause="contention"), "AAAAAAAPA"),
     "contention with long gaps": (
-        lambda: Scene().run(60, gap=0.05, spins=Burst((0.041,), burn=0.04), cause="contention"), "AAAAAPA",
+        lambda: Scene().run(60, gap=0.05, spins=Burst((0.041,), burn=0.04), cause="contention"), "AAAAAAAPA",
     ),
     "contention under a generous quota": (
-        lambda: Scene().run(60, gap=0.05, spins=Burst((0.041,), burn=0.04), cause="contention", limit=4.0), "AAAAAPA",
+        lambda: Scene().run(60, gap=0.05, spins=Burst((0.041,), burn=0.04), cause="contention", limit=4.0), "AAAAAAAPA",
     ),
-    "hypervisor, busy": (lambda: Scene().run(120, gap=0.08, cause="hypervisor"), "AAAPAAA"),
-    "hypervisor, idle": (lambda: Scene().run(120, spins=Burst((0.08,), burn=0.02), cause="hypervisor"), "UAAPAAA"),
-    "gVisor, clean": (lambda: gvisor().run(60, cause="hidden"), "AUUUAUA"),
-    "gVisor at 5 %, busy": (lambda: gvisor().run(60, gap=0.095, cause="hidden limit"), "UPUUAUA"),
-    "gVisor at 20 %, busy": (lambda: gvisor().run(60, gap=0.08, cause="hidden limit"), "UPUUAUA"),
+    "hypervisor, busy": (lambda: Scene().run(120, gap=0.08, cause="hypervisor"), "AUAAAPAAA"),
+    "hypervisor, idle": (lambda: Scene().run(120, spins=Burst((0.08,), burn=0.02), cause="hypervisor"), "UAAAAPAAA"),
+    "gVisor, clean": (lambda: gvisor().run(60, cause="hidden"), "AAUUUUAUA"),
+    "gVisor at 5 %, busy": (lambda: gvisor().run(60, gap=0.095, cause="hidden limit"), "UUUPUUAUA"),
+    "gVisor at 20 %, busy": (lambda: gvisor().run(60, gap=0.08, cause="hidden limit"), "UUUPUUAUA"),
     "gVisor at 5 %, idle": (
-        lambda: gvisor().run(60, spins=Burst((0.095,), burn=0.005, every=5.0), cause="hidden limit"), "UPUUAUA",
+        lambda: gvisor().run(60, spins=Burst((0.095,), burn=0.005, every=5.0), cause="hidden limit"), "UAUPUUAUA",
     ),
     "gVisor at 5 %, idle, three gaps": (
-        lambda: gvisor().run(60, spins=Burst((0.095,), burn=0.005), cause="hidden limit"), "UUUUUUA",
+        lambda: gvisor().run(60, spins=Burst((0.095,), burn=0.005), cause="hidden limit"), "UAUUUUUUA",
     ),
-    "gVisor beside neighbours, busy": (lambda: gvisor().run(60, gap=0.05, cause="hidden"), "AAUUPUA"),
+    "gVisor beside neighbours, busy": (lambda: gvisor().run(60, gap=0.05, cause="hidden"), "AAUAUUPUA"),
     "gVisor beside neighbours, idle": (
-        lambda: gvisor().run(60, spins=Burst((0.04,), burn=0.012, every=5.0), cause="hidden"), "UUUUPUA",
+        lambda: gvisor().run(60, spins=Burst((0.04,), burn=0.012, every=5.0), cause="hidden"), "UAUUUUPUA",
     ),
-    "a limit on the virtual machine, busy": (lambda: Scene().run(120, gap=0.08, cause="limit of the machine"), "UPUPAAA"),
+    "a limit on the virtual machine, busy": (lambda: Scene().run(120, gap=0.08, cause="limit of the machine"), "UUAPUPAAA"),
     "a limit on the virtual machine, idle": (
-        lambda: Scene().run(120, spins=Burst((0.08,), burn=0.02, every=5.0), cause="limit of the machine"), "UPUPAAA",
+        lambda: Scene().run(120, spins=Burst((0.08,), burn=0.02, every=5.0), cause="limit of the machine"), "UAAPUPAAA",
     ),
     "a limit that was lifted": (
-        lambda: gvisor().run(60, gap=0.08, cause="hidden limit").run(60, cause="hidden", spins=Burst(burn=0.05)), "UUUUAUA",
+        lambda: gvisor().run(60, gap=0.08, cause="hidden limit").run(60, cause="hidden", spins=Burst(burn=0.05)), "UAUUUUAUA",
     ),
-    "frozen for 3 s": (lambda: Scene().run(60).freeze(3.0).run(10), ".AAAAAP"),
-    "frozen for 3 s, no spin since": (lambda: Scene().freeze(3.0).run(10, spins=None), ".AAAA.P"),
-    "frozen in gVisor": (lambda: gvisor().run(60, cause="hidden").freeze(3.0), ".UUUAUP"),
-    "held for 0.6 s": (lambda: Scene().run(60).freeze(0.6), ".AAAAAA"),
-    "frozen long ago": (lambda: Scene().freeze(3.0).run(150), ".AAAAAA"),
+    "frozen for 3 s": (lambda: Scene().run(60).freeze(3.0).run(10), ".AAAAAAP"),
+    "frozen for 3 s, no spin since": (lambda: Scene().freeze(3.0).run(10, spins=None), ".AUAAA.P"),
+    "frozen in gVisor": (lambda: gvisor().run(60, cause="hidden").freeze(3.0), ".AUUUAUP"),
+    "held for 0.6 s": (lambda: Scene().run(60).freeze(0.6), ".AUAAAAA"),
+    "frozen long ago": (lambda: Scene().freeze(3.0).run(150), ".AAAAAAA"),
 }  # fmt: skip
 
 LETTERS: dict[str, Answer] = {"P": "present", "A": "absent", "U": "unknown"}

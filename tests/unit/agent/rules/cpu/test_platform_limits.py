@@ -1,0 +1,142 @@
+"""Limits that the platform sets out of sight: a quota that nobody counts, a balance that is spent, and their look-alikes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from agent.diagnosis import Engine
+from agent.report import AgentSelf, Report
+from agent.rules import BY_ID
+from agent.rules.rule import Absent, Judgement, Present, Unknown
+from agent.views import balance
+from probes.cpu.suspension import Window
+from probes.host.platform import Environment
+from tests.unit.builders import ALL_COUNT, NONE_COUNTS, SLOT, Scene, beats, spin
+
+QUOTA, BALANCE, COUNTED, STOLEN = "platform_quota_uncounted", "burst_balance_spent", "cpu_quota_throttled", "cpu_stolen"
+
+
+def judge(rule: str, scene: Scene) -> Judgement:
+    return BY_ID[rule].judge(scene.history)
+
+
+def report(scene: Scene) -> Report:
+    made, _ = Engine(scene.history, clock=scene.clock).evaluate(AgentSelf("0", 1.0, 0.1, 50_000_000))
+    return made
+
+
+def with_run_delay(windows: Sequence[Window]) -> list[Window]:
+    """This kernel's own scheduler held the work: run delay counts the gaps, throttled time of the visible groups does not."""
+    return [w._replace(run_delay=w.gap_seconds, throttled=0.0, lost=0.0 if w.spin else None) for w in windows]
+
+
+def hidden(scene: Scene, seconds: float, gap: float = 0.08, usage: float = 0.2) -> Scene:
+    """A limit on a group above all that is visible."""
+    for number in range(round(seconds / SLOT)):
+        start = scene.clock()
+        found = beats(start, SLOT, gap, "limit of the machine")
+        if number % 4 == 0 and gap:
+            found.append(spin(start + 0.5, burn=0.1 - gap, gaps=(gap,), cause="limit of the machine"))
+        scene.slot(with_run_delay(found), usage=usage * SLOT)
+    return scene
+
+
+@pytest.mark.parametrize("environment", ["ecs_fargate", "ecs", "kubernetes", "none"])
+def test_a_limit_above_all_that_is_visible_is_the_platforms_and_one_headline(environment: Environment) -> None:
+    scene = hidden(Scene(environment=environment), 60)
+    found = judge(QUOTA, scene)
+    assert isinstance(found, Present), found
+    assert found.severity == "critical"
+    causes = [finding.rule for finding in report(scene).findings if finding.explained_by is None]
+    assert causes == [QUOTA]
+
+
+def test_on_fargate_the_line_is_that_of_the_task_definition() -> None:
+    found = judge(QUOTA, hidden(Scene(environment="ecs_fargate"), 60))
+    assert isinstance(found, Present)
+    assert found.advice.changes[0].startswith('"cpu": "UNITS", "memory"')
+    assert "task definition" in found.advice.changes[0]
+
+
+def test_a_limit_on_a_machine_is_the_platforms_only_where_tasks_are_machines() -> None:
+    plain = Scene().run(60, gap=0.08, cause="limit of the machine")
+    assert isinstance(judge(QUOTA, plain), Absent)
+    assert isinstance(judge(COUNTED, plain), Present)
+    task = Scene(environment="ecs_fargate").run(60, gap=0.08, cause="limit of the machine")
+    assert isinstance(judge(QUOTA, task), Present)
+    assert isinstance(judge(COUNTED, task), Absent)
+    causes = [finding.rule for finding in report(task).findings if finding.explained_by is None]
+    assert causes == [QUOTA], "what the machine lost is explained"
+
+
+def test_a_limit_that_is_counted_is_the_containers_own() -> None:
+    scene = Scene(environment="ecs_fargate").run(60, gap=0.08, cause="quota", limit=0.2)
+    assert isinstance(judge(QUOTA, scene), Absent)
+    assert isinstance(judge(COUNTED, scene), Present)
+
+
+def test_neighbours_whose_gaps_are_on_no_clock_are_no_limit() -> None:
+    scene = Scene(environment="ecs_fargate").run(60, gap=0.05, cause="contention")
+    assert isinstance(judge(QUOTA, scene), Absent)
+
+
+def test_where_no_counter_can_count_nobody_says_that_it_stands_still() -> None:
+    scene = Scene(trust=NONE_COUNTS, sandbox="gvisor", environment="ecs_fargate").run(
+        60, gap=0.08, cause="hidden limit"
+    )
+    assert isinstance(judge(QUOTA, scene), Unknown)
+    assert isinstance(judge(COUNTED, scene), Present)
+
+
+def fast(scene: Scene, seconds: float = 120) -> Scene:
+    return scene.run(seconds, usage=1.0)
+
+
+def held(scene: Scene, seconds: float = 120, usage: float = 0.1) -> Scene:
+    return scene.run(seconds, gap=0.09, cause="hypervisor", usage=usage)
+
+
+def rest(scene: Scene, seconds: float = 60) -> Scene:
+    return scene.run(seconds, usage=0.004)
+
+
+def test_a_whole_cycle_of_a_balance_is_a_finding_and_the_steal_its_mechanism() -> None:
+    scene = held(fast(rest(held(fast(Scene())))))
+    found = judge(BALANCE, scene)
+    assert isinstance(found, Present), found
+    assert found.severity == "critical"
+    seen = balance.shape(scene.history, 600.0)
+    assert seen is not None
+    assert seen.recovered
+    assert seen.fast_cores / seen.baseline == pytest.approx(10, rel=0.2)
+    explained = {finding.rule: finding.explained_by for finding in report(scene).findings}
+    assert explained[STOLEN] == BALANCE
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: held(Scene()),  # it was always so: a limit, or a neighbour
+        lambda: held(fast(Scene())),  # a neighbour that begins looks the same
+        lambda: held(rest(fast(Scene()))),  # fast long ago
+        lambda: held(fast(held(fast(Scene())))),  # it came back without a rest: a neighbour that comes and goes
+        lambda: held(fast(rest(held(fast(Scene())))), seconds=30),  # not long enough
+        lambda: held(held(fast(rest(held(fast(Scene()))))), usage=0.5),  # no baseline: what it gets changes
+    ],
+)  # fmt: skip
+def test_half_of_the_shape_convicts_nobody(make: object) -> None:
+    assert isinstance(judge(BALANCE, make()), Unknown)  # type: ignore[operator]
+
+
+def test_what_nobody_outside_holds_is_no_balance() -> None:
+    assert isinstance(judge(BALANCE, fast(Scene())), Absent)
+    assert isinstance(judge(BALANCE, fast(Scene()).run(120, gap=0.09, cause="quota", limit=0.1, usage=0.1)), Absent)
+    cloud_run = held(fast(rest(held(fast(Scene(environment="cloud_run_service"))))))
+    assert isinstance(judge(BALANCE, cloud_run), Absent), "there CPU comes and goes with requests"
+    assert isinstance(judge(BALANCE, Scene()), Unknown)
+
+
+def test_it_is_about_this_machine_even_where_all_counts() -> None:
+    assert isinstance(judge(BALANCE, fast(Scene(trust=ALL_COUNT))), Absent)
