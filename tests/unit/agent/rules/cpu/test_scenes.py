@@ -83,11 +83,11 @@ SCENES: dict[str, tuple[Callable[[], Scene], str]] = {
     "a limit that was lifted": (
         lambda: gvisor().run(60, gap=0.08, cause="hidden limit").run(60, cause="hidden", spins=Burst(burn=0.05)), "UAUUUUAUA",
     ),
-    "frozen for 3 s": (lambda: Scene().run(60).freeze(3.0).run(10), ".AAAAAAP"),
-    "frozen for 3 s, no spin since": (lambda: Scene().freeze(3.0).run(10, spins=None), ".AUAAA.P"),
-    "frozen in gVisor": (lambda: gvisor().run(60, cause="hidden").freeze(3.0), ".AUUUAUP"),
-    "held for 0.6 s": (lambda: Scene().run(60).freeze(0.6), ".AUAAAAA"),
-    "frozen long ago": (lambda: Scene().freeze(3.0).run(150), ".AAAAAAA"),
+    "frozen for 3 s": (lambda: Scene().run(60).freeze(3.0).run(10), ".AAAAAAAP"),
+    "frozen for 3 s, no spin since": (lambda: Scene().freeze(3.0).run(10, spins=None), ".AUAAAA.P"),
+    "frozen in gVisor": (lambda: gvisor().run(60, cause="hidden").freeze(3.0), ".AUUUUAUP"),
+    "held for 0.6 s": (lambda: Scene().run(60).freeze(0.6), ".AUAAAAAA"),
+    "frozen long ago": (lambda: Scene().freeze(3.0).run(150), ".AAAAAAAA"),
 }  # fmt: skip
 
 LETTERS: dict[str, Answer] = {"P": "present", "A": "absent", "U": "unknown"}
