@@ -18,18 +18,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from probes.counters import Counters
-from probes.host import cgroup_files as files
 from probes.host.cgroup_mounts import Places, locate
-from probes.host.stalls import PARTS, sweep_parts, sweep_stalls
+from probes.host.stalls import sweep_stalls
+from probes.host.sweep import Sweep, sweep_cpu, sweep_memory
 from probes.kernel_files import read_text, why
-from probes.reading import Code, NoData, Reading, Unseen, gauge, increment
+from probes.reading import NoData, Reading, gauge, increment
 from probes.rights import ITS_FILES
 
 _REMEDY = (
@@ -170,9 +169,9 @@ class CgroupProbe:
         places = self._locate()
         if not places.levels:
             raise NoData(places.unseen["cpu"], self._remedy())
-        sweep = _Sweep(self._counters)
-        _sweep_cpu(sweep, places)
-        _sweep_memory(sweep, places)
+        sweep = Sweep(self._counters)
+        sweep_cpu(sweep, places)
+        sweep_memory(sweep, places)
         sweep_stalls(sweep, places, self._machine)
         if _vanished(places):
             self._places = None  # a group has vanished: look afresh next time
@@ -207,139 +206,3 @@ class CgroupProbe:
 def _vanished(places: Places) -> bool:
     found = (d for level in places.levels for d in (level.cpu_dir, level.usage_dir, level.memory_dir) if d)
     return not all(os.path.isdir(directory) for directory in found)
-
-
-class _Sweep:
-    """One reading in the making: the fields, and the reasons of the missing ones."""
-
-    def __init__(self, counters: Counters) -> None:
-        self.fields: dict[str, Any] = {}
-        self.unseen: dict[str, Unseen] = {}
-        self._counters = counters
-
-    @contextmanager
-    def at(self, path: str, *names: str) -> Iterator[None]:
-        """Measure these fields at one level; a failure becomes their reason, never an exception."""
-        for name in names:
-            self.fields.setdefault(name, {})
-        try:
-            yield
-        except (OSError, ValueError) as error:
-            reason = why(error)
-            for name in names:
-                self.unseen.setdefault(name, reason.reworded(f"{path}: {reason}"))
-
-    def put(self, path: str, names: tuple[str, ...], values: tuple[float, ...]) -> None:
-        """Set gauges of one level."""
-        for name, value in zip(names, values, strict=True):
-            self.fields[name][path] = value
-
-    def count(self, path: str, totals: Mapping[str, float]) -> None:
-        """Set increments of the own level that have no label."""
-        self.fields |= self.added(path, totals)
-
-    def add(self, path: str, names: tuple[str, ...], values: tuple[float, ...]) -> None:
-        """Set increments of one level from the counters that stand there now."""
-        for name, value in self.added(path, dict(zip(names, values, strict=True))).items():
-            self.fields[name][path] = value
-
-    def added(self, path: str, now: Mapping[str, float]) -> dict[str, float]:
-        """What the totals of one file of a level gained."""
-        return self._counters.added((path, *sorted(now)), now)
-
-    def settle(self, names: tuple[str, ...]) -> None:
-        """No value at any level and a reason why: not known, rather than known to be absent."""
-        for name in names:
-            if not self.fields.get(name) and name in self.unseen:
-                self.fields[name] = None
-
-    def lowest(self, name: str, of: str, none: str) -> None:
-        """The smallest value of a mapping field as a scalar of its own."""
-        values = self.fields.get(of)
-        self.fields[name] = min(values.values()) if values else None
-        if not values:
-            self.unseen[name] = self.unseen.get(of, Unseen(none, Code.ABSENT))
-
-    def absent(self, names: tuple[str, ...], because: Unseen) -> None:
-        """Give fields up for a reason that holds for all levels."""
-        for name in names:
-            self.fields[name] = None
-            self.unseen[name] = because
-
-
-_ELSEWHERE = Unseen("cpuacct counts in another group here", Code.UNREACHABLE)
-_QUOTA = ("period_seconds", "limit_cores")
-_STAT = ("periods", "throttled_periods", "throttled_seconds")
-_MEMORY: tuple[tuple[tuple[str, ...], Callable[[Path, int], tuple[int, ...]]], ...] = (
-    (("memory_current_bytes",), files.read_memory_current),
-    (("memory_peak_bytes",), files.read_memory_peak),
-)
-_PAGES = ("memory_shmem_bytes", "memory_file_bytes")
-
-
-def _sweep_cpu(sweep: _Sweep, places: Places) -> None:
-    names = (*_QUOTA, "burst_seconds", *_STAT, "usage_seconds", "pressure_some_seconds")
-    version = places.version
-    if not version:
-        sweep.absent(("version", "cpu_limit_cores", *names), places.unseen["cpu"])
-        return
-    sweep.fields["version"] = version
-    sweep.fields["own_path"] = places.own_cpu.path if places.own_cpu else None
-    for level in places.levels:
-        directory, path = level.cpu_dir, level.path
-        if directory is None:
-            continue
-        with sweep.at(path, *_QUOTA, "burst_seconds"):
-            quota = files.read_quota(directory, version)
-            if quota is not None:
-                sweep.put(path, _QUOTA, (quota.period_usec / 1e6, quota.cores))
-        limited = path in sweep.fields["limit_cores"]
-        if limited:
-            with sweep.at(path, "burst_seconds"):
-                burst = files.read_burst(directory, version)
-                if burst is not None:
-                    sweep.put(path, ("burst_seconds",), (burst,))
-        if limited or level is places.own_cpu:
-            with sweep.at(path, *_STAT):
-                sweep.add(path, _STAT, files.read_throttling(directory, version))
-            with sweep.at(path, "usage_seconds"):
-                if level.usage_dir is not None:
-                    sweep.add(path, ("usage_seconds",), (files.read_usage(level.usage_dir, version),))
-                else:
-                    reason = places.unseen.get("cpuacct", _ELSEWHERE)
-                    sweep.unseen.setdefault("usage_seconds", reason.reworded(f"{path}: {reason}"))
-            with sweep.at(path, "pressure_some_seconds"):
-                sweep.add(path, ("pressure_some_seconds",), (files.read_pressure(directory, version),))
-    sweep.settle(names)
-    sweep.lowest("cpu_limit_cores", "limit_cores", "no CPU quota is set at any level that is visible here")
-
-
-def _sweep_memory(sweep: _Sweep, places: Places) -> None:
-    names = ("memory_limit_bytes", *(name for names, _ in _MEMORY for name in names), *_PAGES, *PARTS, "memory_events")
-    version = places.memory_version
-    if not version:
-        sweep.absent((*names, "memory_limit_lowest_bytes"), places.unseen["memory"])
-        return
-    for level in places.levels:
-        directory, path = level.memory_dir, level.path
-        if directory is None:
-            continue
-        with sweep.at(path, "memory_limit_bytes"):
-            limit = files.read_memory_limit(directory, version)
-            if limit is not None:
-                sweep.put(path, ("memory_limit_bytes",), (float(limit),))
-        own = level is places.own_memory
-        if own or path in sweep.fields["memory_limit_bytes"]:
-            for fields, read in _MEMORY:
-                with sweep.at(path, *fields):
-                    sweep.put(path, fields, read(directory, version))
-            with sweep.at(path, *_PAGES, *PARTS):
-                stat = files.read_memory_stat(directory, version)
-                sweep.put(path, _PAGES, (stat.shmem, stat.file))
-                sweep_parts(sweep, path, stat, own=own)
-        if own:
-            with sweep.at(path, "memory_events"):
-                sweep.fields["memory_events"] = sweep.added(path, files.read_memory_events(directory, version))
-    sweep.settle(names)
-    none = "no memory limit is set at any level that is visible here"
-    sweep.lowest("memory_limit_lowest_bytes", "memory_limit_bytes", none)

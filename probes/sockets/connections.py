@@ -39,11 +39,8 @@ times as much as with 10; the sums then add another half to it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
-import os
 import random
-import stat
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -53,8 +50,9 @@ from probes.kernel_files import why
 from probes.labels import OTHER
 from probes.reading import Code, NoData, Reading, Unseen, gauge, increment
 from probes.sockets import netlink, proc_net
-from probes.sockets.classify import Key, Sample, Seen, Sums, fleeting, key_of, settle
+from probes.sockets.classify import Key, Seen, settle
 from probes.sockets.services import DEFAULT_PORTS
+from probes.sockets.sums import Sample, Sums, fleeting, key_of
 from probes.sockets.tcp_info import Dump, Remote, Socket, format_address, pack_address
 
 #: Endpoints with a label of their own; the rest is ``OTHER``.
@@ -179,7 +177,7 @@ class ConnectionsProbe:
     ) -> None:
         self._services = dict(services or {})
         self._ports = frozenset(ports) | self._services.keys()
-        self._own_inodes = own_inodes or sockets_of_this_process
+        self._own_inodes = own_inodes or proc_net.sockets_of_this_process
         self._gvisor = gvisor
         self._netlink, self._closed, self._table, self._clock = netlink, closed, table, clock
         self._samples, self._sleep, self._opened = samples, sleep, opened
@@ -296,14 +294,3 @@ def _refusal(error: OSError) -> Unseen:
 
 def _itself(found: Socket) -> Socket:
     return found
-
-
-def sockets_of_this_process() -> set[int]:
-    """The inodes of all sockets that this process holds; those of its children are not among them."""
-    inodes = set()
-    for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the listing's own descriptor is closed by now
-            held = os.fstat(int(fd))
-            if stat.S_ISSOCK(held.st_mode):
-                inodes.add(held.st_ino)
-    return inodes

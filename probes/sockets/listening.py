@@ -41,7 +41,7 @@ from probes.reading import Code, NoData, Reading, Unseen, gauge, increment
 from probes.registration import Context, Planned, Registration
 from probes.section import Section
 from probes.sockets import netlink, proc_net
-from probes.sockets.connections import sockets_of_this_process
+from probes.sockets.proc_net import sockets_of_this_process
 from probes.sockets.tcp_info import Dump, Socket
 
 Whose = Literal["app", "other", "unknown"]

@@ -10,8 +10,10 @@ In gVisor the queues always read 0, whatever waits in them: do not ask there.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import stat
 import struct
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -99,3 +101,14 @@ def _end(family: int, text: bytes) -> Remote:
 def _is_wanted(found: Socket, wanted: Collection[Remote]) -> bool:
     port = found.destination_port
     return (found.destination, port) in wanted or ("", port) in wanted
+
+
+def sockets_of_this_process() -> set[int]:
+    """The inodes of all sockets that this process holds; those of its children are not among them."""
+    inodes = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own descriptor is closed by now
+            held = os.fstat(int(fd))
+            if stat.S_ISSOCK(held.st_mode):
+                inodes.add(held.st_ino)
+    return inodes

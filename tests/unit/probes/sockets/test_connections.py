@@ -18,16 +18,17 @@ from hypothesis import strategies as st
 from agent.settings.load import Config, history_bytes
 from probes.labels import OTHER
 from probes.reading import NoData, specs
-from probes.sockets.classify import GROUPS, UNREAD_SECONDS, classify
+from probes.sockets.classify import UNREAD_SECONDS, classify
 from probes.sockets.connections import (
     BETWEEN_SECONDS,
     MOST_ENDPOINTS,
     REFUSED_SECONDS,
     ConnectionsProbe,
     ConnectionsReading,
-    sockets_of_this_process,
 )
+from probes.sockets.proc_net import sockets_of_this_process
 from probes.sockets.registration import READING_BYTES, Connections
+from probes.sockets.sums import GROUPS
 from probes.sockets.tcp_info import ESTABLISHED, SYN_SENT, Dump, Remote, Socket, TcpInfo
 from tests.unit.builders import FakeClock
 
