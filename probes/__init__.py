@@ -23,6 +23,7 @@ REGISTERED: tuple[Registration, ...] = load(
     "app.app_cgroup",
     "logs.registration",
     "hooks.probe",
+    "hooks.in_app",
 )
 
 READINGS: tuple[type[Reading], ...] = tuple(dict.fromkeys(kind for each in REGISTERED for kind in each.readings))

@@ -325,6 +325,15 @@ const PROGRAMS = {
   },
 
   /** CPU seconds per second of a program that logs at this rate, a second after its start. */
+  /** CPU seconds per second of a loop that has nothing to do. */
+  async idle(seconds) {
+    await new Promise((done) => setTimeout(done, 3000));
+    const before = process.cpuUsage();
+    await new Promise((done) => setTimeout(done, seconds * 1000));
+    const { user, system } = process.cpuUsage(before);
+    process.stdout.write(`${JSON.stringify({ cpu: (user + system) / 1e6 / seconds })}\n`);
+  },
+
   async steady(kind, rate, seconds) {
     const call = await CALLS[kind]();
     const timer = setInterval(call, 1000 / Number(rate));

@@ -4,4 +4,5 @@ from agent.rules.rule import load
 
 RULES = load(
     __name__,
+    "event_loop_blocked",
 )
