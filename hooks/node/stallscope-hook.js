@@ -557,7 +557,12 @@ function awaitFirst(prototype) {
 /** OpenTelemetry's batch processor is met by its first record; what its exporter was given and has not answered is in flight. */
 const emitting = (onEmit) => function emits() {
   if (!states.has(this)) safely(meetProcessor, this);
-  return onEmit.apply(this, arguments);
+  const began = milliseconds();
+  try {
+    return onEmit.apply(this, arguments);
+  } finally {
+    spent('opentelemetry', milliseconds() - began);
+  }
 };
 
 /** Seconds since the epoch of a record's [seconds, nanoseconds], on this file's clock. */
@@ -594,7 +599,12 @@ const syncing = (log) => function synced(...given) {
     stateOf('logtail', this);
     return byLogtail.enter(1, now());
   });
-  return ticket ? answered(log, this, given, -1, (error) => byLogtail.leave(ticket, error)) : log.apply(this, given);
+  const began = milliseconds();
+  try {
+    return ticket ? answered(log, this, given, -1, (error) => byLogtail.leave(ticket, error)) : log.apply(this, given);
+  } finally {
+    spent('logtail', milliseconds() - began);
+  }
 };
 
 /** What Sentry has not begun to send, where logs are enabled; its transport keeps what it sends in a closure. */

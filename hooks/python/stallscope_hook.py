@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import json
 import os
 import re
@@ -326,8 +327,9 @@ class _Loop:
     def pulse(self, due: float) -> None:
         """Give it something that was due then; while it has not done the last it is late, and gets nothing."""
         if self.sent is None:
+            loop: Any = self.loop()
             self.sent = due
-            self.loop().call_soon_threadsafe(self._arrive)  # type: ignore[misc]
+            loop.call_soon_threadsafe(self._arrive)
         else:
             self._add(due - self.sent, min(PULSE_SECONDS, due - self.sent))
 
@@ -381,13 +383,13 @@ class _Times:
                 self.loops.append(_Loop(loop, thread))
             else:
                 self._seen.append(weakref.ref(loop))
-        if self.loops and self.due == float("inf"):
-            self.due = time.monotonic()
-            callbacks = _at(sys.modules.get("gc"), "callbacks")
-            if callbacks is not None and self._collected not in callbacks:
-                callbacks.append(self._collected)
-        elif not self.loops:
-            self.due = float("inf")
+        if bool(self.loops) == (self.due < float("inf")):
+            return
+        self.due = time.monotonic() if self.loops else float("inf")
+        if self.loops:
+            gc.callbacks.append(self._collected)
+        else:
+            gc.callbacks.remove(self._collected)
 
     def pulse(self) -> None:
         """The times between are as long as a second on average, and never a multiple of anything."""
@@ -413,7 +415,10 @@ class _Times:
         names = [each["loop"] for each in loops]
         for place, each in enumerate(loops):
             each["loop"] += f"-{place + 1}" if names.count(each["loop"]) > 1 else ""
-        return {"wakes": {"looks": self.wakes, "late_seconds": round(self.late, 4)}, **({"loops": loops} if loops else {})}
+        return {
+            "wakes": {"looks": self.wakes, "late_seconds": round(self.late, 4)},
+            **({"loops": loops} if loops else {}),
+        }
 
 
 def _runs(loop: Any) -> bool:
@@ -442,7 +447,9 @@ def _running_loops(known: Any) -> Iterator[tuple[Any, Any]]:
             if "run" in code.co_name and str(frame.f_globals.get("__name__")).partition(".")[0] in _RUNNERS:
                 own = frame.f_locals.get("self") if "self" in code.co_varnames else None
                 local = frame.f_locals.get("loop") if "loop" in code.co_varnames else None
-                loop = next((each for each in (local, own, _at(own, "_loop")) if hasattr(each, "call_soon_threadsafe")), None)
+                loop = next(
+                    (each for each in (local, own, _at(own, "_loop")) if hasattr(each, "call_soon_threadsafe")), None
+                )
                 if _quiet(_runs, loop):
                     yield thread, loop
                     break
@@ -452,7 +459,9 @@ def _running_loops(known: Any) -> Iterator[tuple[Any, Any]]:
 def _loguru_name(handler: Any) -> str:
     """What a handler of loguru writes to."""
     sink = _at(handler, "_sink")
-    inside = next((each for each in (_at(sink, name) for name in ("_handler", "_function", "_stream")) if each is not None), sink)
+    inside = next(
+        (each for each in (_at(sink, name) for name in ("_handler", "_function", "_stream")) if each is not None), sink
+    )
     return f"loguru {getattr(inside, '__qualname__', '') or type(inside).__name__}"
 
 
@@ -471,7 +480,7 @@ class _Ledger:
 
 
 def _loguru_waits(queue: Any) -> dict[str, Any]:
-    import fcntl
+    import fcntl  # noqa: PLC0415 - not everywhere
 
     reader, waiting = queue._reader.fileno(), array("i", [0])
     fcntl.ioctl(reader, 0x541B, waiting)  # FIONREAD
@@ -525,6 +534,8 @@ class _Hook:
         self._lock, self._said, self._newest = threading.Lock(), "", {}
         self.requests.clear()
         self.calls.rows.clear()
+        if self.times.loops:
+            _quiet(gc.callbacks.remove, self.times._collected)
         self.times = _Times()
         for each in (*self.queues.values(), *self.pools.values()):
             each.sending.clear()
@@ -589,7 +600,9 @@ class _Hook:
             trouble = [sum(each["slow_calls"] for each in message.get("calls", ()))]
             trouble += [each["late_looks"] for each in message.get("loops", ())]
             said += str(trouble)  # the rest of it moves all the time
-            waits = [q.get("entries") or q.get("bytes") for q in message["queues"]] + [p.get("waiting") for p in pools.values()]
+            waits = [q.get("entries") or q.get("bytes") for q in message["queues"]] + [
+                p.get("waiting") for p in pools.values()
+            ]
             busy = last or any(waits) or message.get("in_flight")
             if busy or said != self._said or now - self._said_at >= IDLE_SECONDS:
                 self._said, self._said_at = said, now

@@ -52,7 +52,9 @@ class InAppReading(Reading):
     """Loop -> "node", "asyncio", or "" of one that this version does not know."""
 
 
-_CALLS = dict(zip(CALL_TOTALS, ("log_calls", "log_call_seconds", "slow_log_calls", "slow_log_call_seconds"), strict=True))
+_CALLS = dict(
+    zip(CALL_TOTALS, ("log_calls", "log_call_seconds", "slow_log_calls", "slow_log_call_seconds"), strict=True)
+)
 _LOOPS = dict(zip(
     LOOP_TOTALS,
     ("loop_looks", "late_loop_looks", "loop_late_seconds", "loop_cpu_seconds", "loop_run_delay_seconds", "loop_collecting_seconds"),

@@ -157,7 +157,9 @@ def _timed(raw: Any, by: str, totals: Sequence[str]) -> dict[str, Timed]:
 def _times(item: Mapping[str, Any], totals: Sequence[str]) -> Timed:
     numbers = {name: _number(item[name], MOST_VALUE) for name in totals if name in item}
     kind = item.get("kind")
-    return Timed(numbers, _number(item.get(SLOWEST, 0), MOST_VALUE), kind if isinstance(kind, str) and kind in LOOPS else "")
+    return Timed(
+        numbers, _number(item.get(SLOWEST, 0), MOST_VALUE), kind if isinstance(kind, str) and kind in LOOPS else ""
+    )
 
 
 def _loggers(raw: Mapping[str, Any]) -> LoggersReport:
@@ -185,7 +187,9 @@ def _pools(raw: Any) -> dict[str, dict[str, float]]:
 
 def _list(raw: Any, most: int = MOST_QUEUES) -> list[Mapping[str, Any]]:
     if not isinstance(raw, list) or len(raw) > most:
-        raise ValueError(f"queues, calls and loops must be lists of at most {MOST_QUEUES}, {MOST_TIMED} and {MOST_TIMED}")
+        raise ValueError(
+            f"queues, calls and loops must be lists of at most {MOST_QUEUES}, {MOST_TIMED} and {MOST_TIMED}"
+        )
     return [_dict(item) for item in raw]
 
 

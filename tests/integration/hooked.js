@@ -324,7 +324,6 @@ const PROGRAMS = {
     process.exit(0);
   },
 
-  /** CPU seconds per second of a program that logs at this rate, a second after its start. */
   /** CPU seconds per second of a loop that has nothing to do. */
   async idle(seconds) {
     await new Promise((done) => setTimeout(done, 3000));
@@ -334,6 +333,7 @@ const PROGRAMS = {
     process.stdout.write(`${JSON.stringify({ cpu: (user + system) / 1e6 / seconds })}\n`);
   },
 
+  /** CPU seconds per second of a program that logs at this rate, a second after its start. */
   async steady(kind, rate, seconds) {
     const call = await CALLS[kind]();
     const timer = setInterval(call, 1000 / Number(rate));

@@ -328,7 +328,7 @@ def requests(count: str) -> None:
 
 def calls(kind: str, count: str) -> None:
     """CPU seconds of a log call that writes to /dev/null, or into a queue that a listener empties there."""
-    handler: logging.Handler = logging.StreamHandler(open("/dev/null", "w"))
+    handler: logging.Handler = logging.FileHandler("/dev/null")
     if kind == "queue":
         entries: queue.Queue[Any] = queue.Queue()
         listening = logging.handlers.QueueListener(entries, handler)

@@ -25,9 +25,18 @@ from probes.hooks.in_app import InAppReading
 from probes.reading import Code
 
 SPAN = 60.0
-MEAN = Threshold("lateness on average, at least", 0.01, "seconds", "each await of each request waits as long: three make 30 ms")
-MOST = Threshold("and at most, at least", 0.05, "seconds", "Node's guide \"Don't block the event loop\" and asyncio's debug mode (0.1 s) speak of single callbacks")
-LATE = Threshold("checks for which it is 50 ms late, at least", 3, "", "one or two are the imports of a start, or chance")
+MEAN = Threshold(
+    "lateness on average, at least", 0.01, "seconds", "each await of each request waits as long: three make 30 ms"
+)
+MOST = Threshold(
+    "and at most, at least",
+    0.05,
+    "seconds",
+    "Node's guide \"Don't block the event loop\" and asyncio's debug mode (0.1 s) speak of single callbacks",
+)
+LATE = Threshold(
+    "checks for which it is 50 ms late, at least", 3, "", "one or two are the imports of a start, or chance"
+)
 LOOKS = Threshold("checks that are judged, at least", 10, "", "fewer are a moment")
 ALL = Threshold("checks for which it is late, critical from", 0.5, "ratio", "most requests wait")
 HALF = Threshold(
@@ -53,7 +62,9 @@ def _loop(history: History, loop: Timed) -> Judgement:
     who = f"the {loop.kind or 'event'} loop of process {loop.process!r}"
     if looks < LOOKS.value:
         return Unknown(f"{who} was checked only {looks:.0f} times", "wait", Code.NOT_YET)
-    told = Evidence(f"{who} was {mean * 1e3:.0f} ms late on average and {loop.slowest * 1e3:.0f} ms at most", mean, "seconds")
+    told = Evidence(
+        f"{who} was {mean * 1e3:.0f} ms late on average and {loop.slowest * 1e3:.0f} ms at most", mean, "seconds"
+    )
     if not _blocked(mean, loop.slowest) or late < LATE.value:
         return Absent(told.text, (told,))
     withheld, woken = (
@@ -75,7 +86,11 @@ def _loop(history: History, loop: Timed) -> Judgement:
         Case.LOGS_MEANWHILE: logs >= HALF.value * share,
         Case.CPU_TAKEN: left <= queues.WITHHELD.value,
     }
-    evidence = (told, Evidence(f"{share:.0%} of {looks:.0f} checks found it 50 ms late and more", share, "ratio"), *_what(loop, runs, share))
+    evidence = (
+        told,
+        Evidence(f"{share:.0%} of {looks:.0f} checks found it 50 ms late and more", share, "ratio"),
+        *_what(loop, runs, share),
+    )
     return Present(
         "critical" if share >= ALL.value else "warning", SURE, "the app", evidence,
         Advice(ADVICE, BY_KIND.get(loop.kind, ()), COST, WILL_NOT_HELP),
@@ -92,10 +107,16 @@ def _what(loop: Timed, runs: float | None, share: float) -> list[Evidence]:
     found = []
     collects = loop.share("loop_collecting_seconds")
     if collects >= HALF.value * share:
-        found.append(Evidence(f"{collects:.0%} of the time it collected garbage: the heap is large or full", collects, "ratio"))
+        found.append(
+            Evidence(f"{collects:.0%} of the time it collected garbage: the heap is large or full", collects, "ratio")
+        )
     if runs is not None:
         text = f"its thread ran {runs:.0%} of the time"
-        asleep = "" if runs >= HALF.value * share else ": what holds the loop mostly sleeps, in a call that should be awaited"
+        asleep = (
+            ""
+            if runs >= HALF.value * share
+            else ": what holds the loop mostly sleeps, in a call that should be awaited"
+        )
         found.append(Evidence(text + asleep, runs, "ratio"))
     found.append(Evidence("which callback it is cannot be seen from here: a profile tells"))
     return found
@@ -111,9 +132,13 @@ BY_KIND = {
         "await asyncio.to_thread(...) for what waits (requests, time.sleep, a driver without async), ProcessPoolExecutor for what computes",
     ),
 }
-ADVICE = "Find what holds the event loop with a profile, and move it to a worker: while it runs no other request goes on."
+ADVICE = (
+    "Find what holds the event loop with a profile, and move it to a worker: while it runs no other request goes on."
+)
 COST = "a worker has memory of its own, and what it is given is copied"
-WILL_NOT_HELP = "a faster database or a larger pool; more CPU only as far as the callback computes: a loop has one thread"
+WILL_NOT_HELP = (
+    "a faster database or a larger pool; more CPU only as far as the callback computes: a loop has one thread"
+)
 
 RULE = Rule(
     id="event_loop_blocked",

@@ -43,37 +43,55 @@ CONTROL = Threshold(
     "a write waits for the interpreter once or twice (docs/evidence/loggers-seen.md)",
 )
 LEAST = Threshold("seconds in which calls are timed, at least", 10.0, "seconds", "fewer are a moment")
-HALF = Threshold("slow calls that last without the time in which the CPU is taken away, critical from", 0.5, "ratio", "a thread does more of this than of its work")
-SURE = not_measured(0.8, "the lab has no scenario of it; docs/evidence/loggers-seen.md has real handlers, sinks and look-alikes")
+HALF = Threshold(
+    "slow calls that last without the time in which the CPU is taken away, critical from",
+    0.5,
+    "ratio",
+    "a thread does more of this than of its work",
+)
+SURE = not_measured(
+    0.8, "the lab has no scenario of it; docs/evidence/loggers-seen.md has real handlers, sinks and look-alikes"
+)
 
 
 def _judge(history: History) -> Judgement:
     timed = in_app.processes(history, SPAN)
     if not timed and not in_app.handlers(history, SPAN):
-        missing = history.why_missing(InAppReading, SPAN).otherwise("no hook times log calls", NEWER_HOOK, Code.NOT_CONFIGURED)
+        missing = history.why_missing(InAppReading, SPAN).otherwise(
+            "no hook times log calls", NEWER_HOOK, Code.NOT_CONFIGURED
+        )
         return Unknown(*missing)
-    found: list[Judgement] = [_handler(history, each) for each in in_app.handlers(history, SPAN)]
+    found: list[Judgement] = [_handler(history, each) for each in in_app.handlers(history, SPAN) if each["log_calls"]]
     found += untold(history, SPAN, HooksProbe.target)
     for reading in history.window(BacklogReading, SPAN, HooksProbe.target)[-1:]:
         found += [
             Unknown(f"the hook in process {process!r} does not time log calls", NEWER_HOOK, Code.CANNOT_COUNT)
             for process in reading.loggers.keys() - timed
         ]
-    return targets.worst_of(found) or Absent(f"no log call was made in {', '.join(sorted(timed))}")
+    nothing = f"no log call that is timed was made in {', '.join(sorted(timed))}"
+    return targets.worst_of(found) or Unknown(nothing, "", Code.IDLE)
 
 
 def _handler(history: History, calls: Timed) -> Judgement:
     if calls.wall < LEAST.value:
-        return Unknown(f"log calls of {calls.name} in process {calls.process!r} have been timed for {calls.wall:.0f} s", "wait", Code.NOT_YET)
-    if not calls["log_calls"]:
-        return Absent(f"no log call of {calls.name} in process {calls.process!r}")
-    mean, share, slow = calls.mean("log_call_seconds", "log_calls"), calls.share("slow_log_call_seconds"), calls["slow_log_calls"]
+        return Unknown(
+            f"log calls of {calls.name} in process {calls.process!r} have been timed for {calls.wall:.0f} s",
+            "wait",
+            Code.NOT_YET,
+        )
+    mean, share, slow = (
+        calls.mean("log_call_seconds", "log_calls"),
+        calls.share("slow_log_call_seconds"),
+        calls["slow_log_calls"],
+    )
     long = calls.mean("slow_log_call_seconds", "slow_log_calls")
     text = f"log calls of {calls.name} in process {calls.process!r} took {_time(mean)} on average"
     told = Evidence(f"{text} and {_time(calls.slowest)} at most", mean, "seconds")
     if not _harms(share, slow, long):
         return Absent(told.text, (told,))
-    waits = Evidence(f"{share:.0%} of one thread's time passed in {slow:.0f} calls of {_time(long)} on average", share, "ratio")
+    waits = Evidence(
+        f"{share:.0%} of one thread's time passed in {slow:.0f} calls of {_time(long)} on average", share, "ratio"
+    )
     withheld = in_app.cpu_withheld(history, SPAN, calls.process)
     woken = in_app.woken_late(history, SPAN, calls.process)
     if withheld is None and woken is None:
@@ -94,7 +112,13 @@ def _harms(share: float, slow: float, long: float) -> bool:
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} us"
+    return (
+        f"{seconds:.1f} s"
+        if seconds >= 1
+        else f"{seconds * 1e3:.0f} ms"
+        if seconds >= 1e-3
+        else f"{seconds * 1e6:.0f} us"
+    )
 
 
 _FILE = ("the file is on a slow disk or a network: write to standard output, and let the platform take the entries",)
@@ -103,12 +127,20 @@ BY_HANDLER = {
     "HTTPHandler": ("HTTPHandler makes a connection for each entry: let a log agent take them from standard output",),
     "SMTPHandler": ("SMTPHandler sends a mail for each entry: let the alerting do that",),
     "SysLogHandler": ("SysLogHandler over TCP waits for its server: use UDP, or /dev/log",),
-    "SocketHandler": ("SocketHandler waits for its server, and for each try to reach it again: a log agent on this machine",),
+    "SocketHandler": (
+        "SocketHandler waits for its server, and for each try to reach it again: a log agent on this machine",
+    ),
     "FileHandler": _FILE,
     "RotatingFileHandler": _FILE,
-    "LoggingHandler": ("OpenTelemetry: BatchLogRecordProcessor instead of SimpleLogRecordProcessor, which exports within the call",),
-    "CloudLoggingHandler": ("google-cloud-logging: BackgroundThreadTransport instead of SyncTransport, or StructuredLogHandler",),
-    "pino": ("pino.destination({ sync: false, minLength: 4096, maxLength: 1048576 }): its default waits for each write",),
+    "LoggingHandler": (
+        "OpenTelemetry: BatchLogRecordProcessor instead of SimpleLogRecordProcessor, which exports within the call",
+    ),
+    "CloudLoggingHandler": (
+        "google-cloud-logging: BackgroundThreadTransport instead of SyncTransport, or StructuredLogHandler",
+    ),
+    "pino": (
+        "pino.destination({ sync: false, minLength: 4096, maxLength: 1048576 }): its default waits for each write",
+    ),
 }
 ALWAYS = (
     "Python: QueueHandler(queue.Queue(maxsize=10000)) before it and a QueueListener behind, dropping on queue.Full; loguru: enqueue=True",

@@ -29,13 +29,24 @@ from tests.lab.quota import CpuGroup
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
-PYTHON = ("loguru", "sentry-sdk", "logtail-python", "structlog", "opentelemetry-sdk", "opentelemetry-distro", "gunicorn", "gevent", "uvloop")
+PYTHON = (
+    "loguru",
+    "sentry-sdk",
+    "logtail-python",
+    "structlog",
+    "opentelemetry-sdk",
+    "opentelemetry-distro",
+    "gunicorn",
+    "gevent",
+    "uvloop",
+)
 NODE = (
     "winston", "winston-transport", "pino", "pino-loki", "bunyan", "log4js", "@logtail/node", "@sentry/node",
     "@opentelemetry/sdk-logs", "@opentelemetry/api-logs", "@opentelemetry/winston-transport",
 )  # fmt: skip
 RULES = ("log_queue_in_memory", "log_call_slow", "event_loop_blocked")
-SLOW = 0.5
+#: A server that is slow takes so many seconds; an app logs so often in a second.
+SLOW, RATE = 0.5, "200"
 
 
 class Case(NamedTuple):
@@ -114,7 +125,8 @@ def version(library: str, python: Path, modules: Path) -> str:
         return str(json.loads(package.read_text())["version"])
     if not library:
         return ""
-    found = next(metadata.distributions(name=library, path=[str(next(python.parents[1].glob("lib/*/site-packages")))]), None)
+    place = next(python.parents[1].glob("lib/*/site-packages"))
+    found = next(iter(metadata.distributions(name=library, path=[str(place)])), None)
     return found.version if found else ""
 
 
@@ -127,17 +139,35 @@ def verdicts(case: Case, seconds: float) -> dict[str, str]:
         server.delay, server.daemon_threads = case.delay, True  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, daemon=True).start()
         stack.callback(server.shutdown)
-        words = [f"--set=logs.hook_listen=udp:127.0.0.1:{port}", f"--set=http.listen=127.0.0.1:{page}", "--set=logs.every_seconds=5"]
+        words = [
+            f"--set=logs.hook_listen=udp:127.0.0.1:{port}",
+            f"--set=http.listen=127.0.0.1:{page}",
+            "--set=logs.every_seconds=5",
+        ]
         group = stack.enter_context(CpuGroup(f"loggers{port}", case.quota)) if case.quota else None
-        env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "STALLSCOPE_HOOK": f"udp:127.0.0.1:{port}", "STALLSCOPE_HOOK_NAME": "app"}
-        end = ("app.py", "app.js").count(case.file) and "200" or "0"
-        arguments = [str(HERE / case.file), case.what, f"http://127.0.0.1:{server.server_port}", end, str(seconds + 60)]
+        env = {
+            "PATH": os.environ["PATH"],
+            "HOME": "/nonexistent",
+            "STALLSCOPE_HOOK": f"udp:127.0.0.1:{port}",
+            "STALLSCOPE_HOOK_NAME": "app",
+        }
+        arguments = [
+            str(HERE / case.file),
+            case.what,
+            f"http://127.0.0.1:{server.server_port}",
+            RATE,
+            str(seconds + 60),
+        ]
         if case.file.endswith("py"):
             command, more = [str(python), *arguments], {"PYTHONPATH": str(REPOSITORY / "hooks/python/auto")}
         else:
             command = [builds.node(), "--expose-gc", *arguments]
             more = {"NODE_OPTIONS": f"--require={REPOSITORY}/hooks/node/stallscope-hook.js", "NODE_PATH": str(modules)}
-        quiet: Mapping[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        quiet: Mapping[str, Any] = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.DEVNULL,
+            "stderr": subprocess.DEVNULL,
+        }
         before = group.preexec() if group else []
         agent = stack.enter_context(subprocess.Popen(
             [*before, sys.executable, "-m", "stallscope", "run", *words], cwd=REPOSITORY, **quiet))  # fmt: skip

@@ -9,13 +9,16 @@ import asyncio
 import json
 import logging
 import logging.handlers
+import os
 import queue
 import sys
 import threading
 import time
 import urllib.parse
 import urllib.request
+import warnings
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 Emit = Callable[[str], object]
@@ -109,11 +112,12 @@ def own_asyncio(url: str) -> Emit:
 
 
 def _loguru(sink: Any, **more: Any) -> Emit:
-    from loguru import logger
+    logger: Any = import_module("loguru").logger
 
     logger.remove()
     logger.add(sink, format="{message}", **more)
-    return logger.info
+    emit: Emit = logger.info
+    return emit
 
 
 def loguru(url: str) -> Emit:
@@ -140,30 +144,32 @@ def loguru_put(url: str) -> Emit:
 
 
 def structlog(url: str) -> Emit:
-    import structlog
+    structlog: Any = import_module("structlog")
 
     structlog.configure(logger_factory=structlog.stdlib.LoggerFactory(), wrapper_class=structlog.stdlib.BoundLogger)
     plain(logging.StreamHandler(open("/dev/null", "w")))
-    return structlog.get_logger("app").info
+    emit: Emit = structlog.get_logger("app").info
+    return emit
 
 
 def sentry(url: str) -> Emit:
-    import sentry_sdk
+    sentry_sdk: Any = import_module("sentry_sdk")
 
     sentry_sdk.init(url.replace("//", "//key@") + "/1", traces_sample_rate=0, auto_session_tracking=False)
     plain(logging.StreamHandler(open("/dev/null", "w")))
-    return lambda text: (logging.getLogger("app").info(text), sentry_sdk.capture_message(text))
+
+    def emit(text: str) -> None:
+        logging.getLogger("app").info(text)
+        sentry_sdk.capture_message(text)
+
+    return emit
 
 
 def logtail(url: str) -> Emit:
-    from logtail import LogtailHandler
-
-    return plain(LogtailHandler(source_token="token", host=url))
+    return plain(import_module("logtail").LogtailHandler(source_token="token", host=url))
 
 
 def opentelemetry(url: str, *, batch: bool = True) -> Emit:
-    import warnings
-
     warnings.simplefilter("ignore")
     from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler, export
 
@@ -200,8 +206,6 @@ def main(name: str, url: str, rate: str = "100", seconds: str = "20") -> None:
         calls += 1
         due = max(due + 1 / float(rate), time.monotonic() - 1)
     print(json.dumps({"calls": calls}), flush=True)
-    import os
-
     os._exit(0)
 
 

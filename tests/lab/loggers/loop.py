@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 import time
+from importlib import import_module
 
 
 def spin(seconds: float) -> None:
@@ -33,8 +34,6 @@ async def main(what: str, seconds: float) -> None:
 
 if __name__ == "__main__":
     if "uvloop" in sys.argv[1]:
-        import uvloop
-
-        uvloop.run(main(sys.argv[1].partition("-")[2], float(sys.argv[4])))
+        import_module("uvloop").run(main(sys.argv[1].partition("-")[2], float(sys.argv[4])))
     else:
         asyncio.run(main(sys.argv[1], float(sys.argv[4])))

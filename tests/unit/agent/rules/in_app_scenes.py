@@ -29,14 +29,22 @@ def minute(
             scene.clock.advance(5)
         fields: dict[str, Any] = {}
         if calls is not None:
-            names = ("log_calls", "log_call_seconds", "slow_log_calls", "slow_log_call_seconds", "slowest_log_call_seconds")
+            names = (
+                "log_calls",
+                "log_call_seconds",
+                "slow_log_calls",
+                "slow_log_call_seconds",
+                "slowest_log_call_seconds",
+            )
             fields |= {name: {handler: value} for name, value in zip(names, calls, strict=True)}
         if loop is not None:
-            fields |= {name: {"orders/main": value} for name, value in loop.items()} | {"kinds": {"orders/main": "asyncio"}}
+            fields |= {name: {"orders/main": value} for name, value in loop.items()} | {
+                "kinds": {"orders/main": "asyncio"}
+            }
         if wake is not None:
             fields |= {"wakes": {"orders": 5.0}, "wake_late_seconds": {"orders": 5 * wake}}
         if fields:
-            empty = dict.fromkeys(spec.name for spec in specs(InAppReading))
+            empty: dict[str, Any] = dict.fromkeys(spec.name for spec in specs(InAppReading))
             scene.history.add(InAppReading(taken=scene.clock(), seconds=5.0, **(empty | fields)))
         else:
             scene.history.miss(InAppReading, "", NoData("no hook", "load it"))

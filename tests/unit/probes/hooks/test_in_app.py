@@ -14,8 +14,23 @@ from probes.hooks.times import MOST_KEPT, SILENT_SECONDS, Times
 from probes.reading import NoData
 from tests.unit.builders import FakeClock
 
-CALL = {"handler": "HTTPHandler", "calls": 10, "seconds": 8.0, "slow_calls": 9, "slow_seconds": 7.9, "slowest_seconds": 1.2}
-LOOP = {"loop": "main", "kind": "node", "looks": 20, "late_looks": 2, "late_seconds": 0.5, "slowest_seconds": 0.3, "cpu_seconds": 1.0}
+CALL = {
+    "handler": "HTTPHandler",
+    "calls": 10,
+    "seconds": 8.0,
+    "slow_calls": 9,
+    "slow_seconds": 7.9,
+    "slowest_seconds": 1.2,
+}
+LOOP = {
+    "loop": "main",
+    "kind": "node",
+    "looks": 20,
+    "late_looks": 2,
+    "late_seconds": 0.5,
+    "slowest_seconds": 0.3,
+    "cpu_seconds": 1.0,
+}
 
 
 def message(name: str = "orders", **fields: Any) -> Message:

@@ -78,5 +78,6 @@ def test_where_nobody_sees_the_cpu_nor_a_waiter_it_is_not_known() -> None:
     assert isinstance(judge(minute(calls=HTTP, wake=None, watched=False)), Unknown)
 
 
-def test_who_logs_nothing_is_cleared() -> None:
-    assert isinstance(judge(minute(loggers=KNOWN)), Absent)
+def test_who_logs_nothing_that_is_timed_is_not_cleared() -> None:
+    assert isinstance(judge(minute(loggers=KNOWN)), Unknown)
+    assert isinstance(judge(minute(loggers=KNOWN, calls=(0.0, 0.0, 0.0, 0.0, 0.0))), Unknown)
