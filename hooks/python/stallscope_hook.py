@@ -6,7 +6,7 @@ counted also when the first one came or the last one ended. It never raises, blo
 
 A library is known by its attributes, never by its version; what is not there is left out, never 0. What sends a batch
 (google-cloud-logging's worker, an OpenTelemetry exporter) is tapped once per batch, QueueHandler.handleError once per
-failure: a log call costs nothing more. Totals count from when the queue was found.
+failure; handle() of logging's classes is timed, which takes half a microsecond. Totals count from when the queue was found.
 
 Python 3.8 or later, standard library only. How to load it, what it costs, how to switch it off: hooks/README.md.
 Longer than a module of the agent may be: users copy one file.
@@ -267,22 +267,32 @@ class _Calls:
             return
         rows, clock, new, slow = self.rows, time.perf_counter_ns, self._new, self._slow
 
-        @functools.wraps(original)
-        def timed(self: Any, *args: Any, **given: Any) -> Any:
+        def handle(self: Any, record: Any) -> Any:
+            began = clock()
+            try:
+                return original(self, record)
+            finally:
+                took = clock() - began
+                row = rows.get(self.__class__.__name__) or new(None, self)
+                row[0] += 1
+                row[1] += took
+                if took >= SLOW_NS:
+                    slow(row, took, sys._getframe(1).f_code.co_name != "callHandlers")
+
+        def emit(self: Any, *args: Any, **given: Any) -> Any:
             began = clock()
             try:
                 return original(self, *args, **given)
             finally:
                 took = clock() - began
-                row = rows.get(type(self).__name__) if named is None else None
-                if row is None:
-                    row = new(named, self)
+                row = new(named, self)
                 row[0] += 1
                 row[1] += took
                 if took >= SLOW_NS:
-                    slow(row, took, named is None and sys._getframe(1).f_code.co_name != "callHandlers")
+                    slow(row, took, False)
 
-        timed._stallscope = True  # type: ignore[attr-defined]
+        timed: Any = functools.wraps(original)(emit if named else handle)
+        timed._stallscope = True
         _quiet(setattr, owner, name, timed)
 
     def _new(self, named: Any, handler: Any) -> list[int]:
@@ -435,11 +445,13 @@ def _thread_times(tid: int) -> list[int]:
 _RUNNERS = {"asyncio", "uvloop", "uvicorn", "aiohttp", "hypercorn"}
 
 
-def _running_loops(known: Any) -> Iterator[tuple[Any, Any]]:
+def _running_loops(known: Any) -> list[tuple[Any, Any]]:
     """Threads with the loop that each runs, by the frames of their stacks: asyncio tells its running loop to its own thread alone."""
-    frames = sys._current_frames()
+    found = []
+    frames: dict[int, Any] = sys._current_frames()
+    frames.pop(threading.get_ident(), None)  # it would hold itself, and all others, until garbage is collected
     for thread in threading.enumerate():
-        frame: Any = None if thread.ident in known else frames.get(thread.ident or 0)
+        frame = None if thread.ident in known else frames.pop(thread.ident or 0, None)
         for _ in range(1000):
             if frame is None:
                 break
@@ -451,9 +463,10 @@ def _running_loops(known: Any) -> Iterator[tuple[Any, Any]]:
                     (each for each in (local, own, _at(own, "_loop")) if hasattr(each, "call_soon_threadsafe")), None
                 )
                 if _quiet(_runs, loop):
-                    yield thread, loop
+                    found.append((thread, loop))
                     break
             frame = frame.f_back
+    return found
 
 
 def _loguru_name(handler: Any) -> str:

@@ -38,6 +38,12 @@ LATE = Threshold(
     "checks for which it is 50 ms late, at least", 3, "", "one or two are the imports of a start, or chance"
 )
 LOOKS = Threshold("checks that are judged, at least", 10, "", "fewer are a moment")
+TAKEN = Threshold(
+    "time in which the CPU is taken away, at most, for a loop whose process wakes nobody in time to be blamed",
+    0.05,
+    "ratio",
+    "with more the crowd may be why both are late",
+)
 ALL = Threshold("checks for which it is late, critical from", 0.5, "ratio", "most requests wait")
 HALF = Threshold(
     "of that time the garbage collector, the loop's thread or slow log calls are named from", 0.5, "ratio", "more of it than of all else"
@@ -78,8 +84,9 @@ def _loop(history: History, loop: Timed) -> Judgement:
         return Absent(why, (Evidence(why, mean, "seconds"),))
     runs = loop.share("loop_cpu_seconds") if "loop_cpu_seconds" in loop.sums else None
     computes = runs is not None and runs >= HALF.value * share
-    if woken is not None and woken > mean * HALF.value and not computes:
-        why = f"{told.text}, and who only waits in this process is woken {woken * 1e3:.0f} ms late: other threads hold the interpreter"
+    alone = computes and withheld < TAKEN.value  # a library in C may keep the interpreter from who waits, too
+    if woken is not None and mean * left - woken < MEAN.value and not alone:
+        why = f"{told.text}, and who only waits in this process is woken {woken * 1e3:.0f} ms late: it waits for a CPU or the interpreter"
         return Unknown(why, "py-spy dump --pid PID: which thread computes", Code.CANNOT_COUNT)
     logs = sum(h.share("slow_log_call_seconds") for h in in_app.handlers(history, SPAN) if h.process == loop.process)
     cases = {
@@ -146,7 +153,7 @@ RULE = Rule(
     meaning="A callback computes or waits without giving the loop back, and all other requests of the process wait for it.",
     disproof="perf_hooks.monitorEventLoopDelay() in Node, or asyncio's debug mode, shows no callback of 50 ms",
     needs=(InAppReading,),
-    thresholds=(MEAN, MOST, LATE, LOOKS, ALL, HALF, queues.WITHHELD),
+    thresholds=(MEAN, MOST, LATE, LOOKS, TAKEN, ALL, HALF, queues.WITHHELD),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,
