@@ -27,6 +27,7 @@ REGISTERED: tuple[Registration, ...] = load(
     "logs.registration",
     "hooks.probe",
     "names.probe",
+    "hooks.in_app",
 )
 
 READINGS: tuple[type[Reading], ...] = tuple(dict.fromkeys(kind for each in REGISTERED for kind in each.readings))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from probes.app.in_flight import InFlight
+from probes.hooks.times import Times
 from probes.metrics_page.fetch import Shared
 from probes.reading import Probe, R, Reading
 from probes.section import Section
@@ -93,6 +94,8 @@ class Context:
     """The app's processes."""
     pools: Question[Mapping[str, Mapping[str, float]]] = field(default_factory=lambda: Question({}))
     """The app's connection pools, as hooks report them: ``PROCESS/POOL`` to numbers by name."""
+    times: Question[Times | None] = field(default_factory=lambda: Question(None))
+    """What hooks tell of log calls and event loops; ``None`` where nobody listens to them."""
     databases: dict[str, frozenset[Peer]] = field(default_factory=dict)
     """Where each configured database is, or was looked for: its target and every address of its name."""
     host_names: list[Callable[[], Iterable[str]]] = field(default_factory=list)

@@ -27,6 +27,8 @@ class Case(Enum):
     LEAVES_BY_STDOUT = "the queue empties into standard output"
     REFUSED = "deliveries of the queue were refused for want of quota (429)"
     ON_A_CLOCK = "the gaps end on the clock of a CPU limit"
+    LOGS_MEANWHILE = "slow log calls take at least half of the time in which the event loop is late"
+    CPU_TAKEN = "the app's CPU is taken away at least as much as it runs"
     CPU_WITHHELD = "the app's CPU is taken away most of the time and what waits still moves"
 
 
@@ -64,6 +66,9 @@ GRAPH = CausalGraph((
     Link(("log_pipe_blocked",), ("accept_queue_full",), "a thread that sleeps in write() accepts nobody"),
     Link(("log_pipe_blocked",), ("log_queue_in_memory",), "what the pipe does not take stays in the queue before it", Case.LEAVES_BY_STDOUT),
     Link(("log_quota_exceeded",), ("log_queue_in_memory",), "refused entries are sent again, more slowly than new ones come", Case.REFUSED),
+    Link(("log_pipe_blocked",), ("log_call_slow", "event_loop_blocked"), "a log call that writes to standard output waits for its reader", Case.WRITE_WAITS),
+    Link(("log_call_slow",), ("event_loop_blocked",), "a log call that waits holds the loop up that it is made on", Case.LOGS_MEANWHILE),
+    Link(CPU_TAKERS, ("log_call_slow", "event_loop_blocked"), "what runs while the CPU is taken away takes longer", Case.CPU_TAKEN),
     Link(("log_queue_in_memory",), ("log_delivery_late",), "late entries wait in the app's own queue", Case.CPU_WITHHELD),
     Link(CPU_TAKERS, ("log_queue_in_memory", "log_delivery_late"), "a log client without CPU delivers less than the app logs", Case.CPU_WITHHELD),
     Link(("cpu_throttled_between_requests",), ("platform_quota_uncounted", "cpu_quota_throttled", "cpu_limit_too_low", "cpu_suspended", "cpu_stolen"),

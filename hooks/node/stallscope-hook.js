@@ -58,6 +58,7 @@ const { EventEmitter } = require('node:events');
 const fs = require('node:fs');
 const Module = require('node:module');
 const path = require('node:path');
+const { PerformanceObserver, monitorEventLoopDelay } = require('node:perf_hooks');
 const util = require('node:util');
 const { BroadcastChannel, isMainThread, threadId, workerData } = require('node:worker_threads');
 
@@ -72,6 +73,10 @@ const MOST_TICKETS = 1000; // calls in flight whose age is known; further ones a
 const MOST_MARKS = 128;
 const LATE_SECONDS = 1; // from so much on the timer of the looks is told as late
 const MOST_PIECES = 10000; // of work after a response
+const MOST_TIMED = 8; // kinds of log calls that are told
+const SLOW_MS = 10; // a log call is slow, and
+const LATE_MS = 50; // the event loop late, from so long on
+const LOOP_MS = 100; // between two looks of Node's own histogram at the loop: its timer is native, and costs by how often it fires
 const RESOURCE_EXHAUSTED = 8; // of gRPC; HTTP calls it 429
 const MARKER = Symbol.for('stallscope.hook');
 const CHANNEL = 'stallscope.hook'; // between pino's worker and the main thread
@@ -85,6 +90,7 @@ const token = Date.now().toString(36) + Math.random().toString(36).slice(2, 10);
 const debug = util.debuglog('stallscope-hook');
 /** Seconds; bound now, because the app's tests may replace the clock. */
 const now = ((clock) => () => clock() / 1000)(performance.now.bind(performance));
+const milliseconds = performance.now.bind(performance);
 const round = (seconds) => Math.round(seconds * 1000) / 1000;
 const age = (since, time) => (since < Infinity ? { oldest_seconds: Math.max(0, round(time - since)) } : {});
 
@@ -173,6 +179,8 @@ const byBunyan = new Calls('logging-bunyan', 'bunyan', true);
 const elsewhere = new Calls('winston', 'winston'); // loggers of winston with other transports: no calls
 const byHttp = new Calls('winston-http', 'winston'); // winston's own transport of that name
 const byRpc = new Calls('google-cloud-logging', 'google-cloud-logging'); // HTTP/2, where no Log is met
+const byOtel = new Calls('otel-batch', 'otel-batch');
+const byLogtail = new Calls('logtail', 'logtail');
 /** Which of them a Log belongs to; `direct` unless a transport has claimed it. */
 const owners = new WeakMap();
 /** When the entry was emitted that a transport is handing to its Log at this moment. */
@@ -311,6 +319,35 @@ const timing = (connect) => function timed(...given) {
   return tell ? answered(connect, this, given, 0, tell) : connect.apply(this, given);
 };
 
+/** Time in log calls by what takes them: calls, ms, slow calls, ms of these, ms of the slowest since the last look. */
+const inCalls = new Map();
+
+function spent(name, took) {
+  let row = inCalls.get(name);
+  if (!row) {
+    if (inCalls.size >= MOST_TIMED - 1) name = 'other';
+    row = inCalls.get(name) || [0, 0, 0, 0, 0];
+    inCalls.set(name, row);
+  }
+  row[0] += 1;
+  row[1] += took;
+  if (took >= SLOW_MS) {
+    row[2] += 1;
+    row[3] += took;
+    row[4] = Math.max(row[4], took);
+  }
+}
+
+/** Time a method that writes, or hands an entry on, before it returns. */
+const timed = (name) => (method) => function inTime() {
+  const began = milliseconds();
+  try {
+    return method.apply(this, arguments);
+  } finally {
+    spent(name, milliseconds() - began);
+  }
+};
+
 /** Bytes that a stream takes: counted as it is written to. */
 const weighing = (write) => function weighed(data) {
   safely(() => { stateOf('thread', this).written += data.length; });
@@ -321,6 +358,7 @@ const weighing = (write) => function weighed(data) {
 function meetSonic(stream) {
   if (states.has(stream)) return;
   const state = stateOf('sonic', stream);
+  around(stream, 'write', timed('pino'));
   EventEmitter.prototype.on.call(stream, 'drop', () => { drops += 1; });
   if (!stream.sync) EventEmitter.prototype.on.call(stream, 'write', (bytes) => { state.written += bytes; });
 }
@@ -425,6 +463,8 @@ function meetTransport(transport) {
     return 'winston';
   }
   if ('_stream' in transport && 'isObjectMode' in transport) return Number.isFinite(transport._stream.writableLength) ? 'winston' : null;
+  const emits = transport._logger && typeof transport._logger.emit === 'function'; // to a processor of OpenTelemetry
+  if (emits && living('otel').length) return 'otel-batch';
   return DIRECT.some((names) => names.every((name) => name in transport)) ? 'winston' : null;
 }
 
@@ -434,10 +474,16 @@ const logging = (write) => function counted() {
     if (!states.has(this)) {
       stateOf('winston', this);
       if (Array.isArray(this.transports)) this.transports.forEach((each) => safely(meetTransport, each));
+      states.get(this).label = ['winston', ...(this.transports || []).map(nameOf)].join(' ').slice(0, 60);
     }
     states.get(this).written += 1;
   });
-  return write.apply(this, arguments);
+  const began = milliseconds();
+  try {
+    return write.apply(this, arguments);
+  } finally {
+    spent((states.get(this) || {}).label || 'winston', milliseconds() - began);
+  }
 };
 
 /** bunyan's loggers have streams. */
@@ -549,7 +595,10 @@ const CLASSES = [
     around(owner, 'write', counting('bunyan'));
     around(owner, '_writeCall', handing(byBunyan, (stream) => stream, buffered));
   }, (stream) => queueMicrotask(() => safely(patchLog, stream.cloudLog))],
-  ['reopenFileStreams', ['addStream'], (owner) => around(owner, 'addStream', adding)],
+  ['reopenFileStreams', ['addStream'], (owner) => {
+    around(owner, 'addStream', adding);
+    around(owner, '_emit', timed('bunyan'));
+  }],
   ['flushSync', ['writableNeedDrain', 'unref'], (owner) => around(owner, 'write', weighing), (stream) => {
     stateOf('thread', stream);
     listenToWorkers();
@@ -607,11 +656,82 @@ function awaitFirst(prototype) {
   Object.defineProperty(prototype, 'on', { value, enumerable: false, writable: true, configurable: true });
 }
 
+/** OpenTelemetry's batch processor is met by its first record; what its exporter was given and has not answered is in flight. */
+const emitting = (onEmit) => function emits() {
+  if (!states.has(this)) safely(meetProcessor, this);
+  const began = milliseconds();
+  try {
+    return onEmit.apply(this, arguments);
+  } finally {
+    spent('opentelemetry', milliseconds() - began);
+  }
+};
+
+/** Seconds since the epoch of a record's [seconds, nanoseconds], on this file's clock. */
+const onClock = (record) => {
+  const [seconds, nanoseconds] = record.hrTimeObserved || record.hrTime;
+  return now() - (Date.now() / 1000 - seconds - nanoseconds / 1e9);
+};
+
+function meetProcessor(processor) {
+  if (!Array.isArray(processor._finishedLogRecords)) return; // another version: winston's transport to it stays unread
+  stateOf('otel', processor);
+  around(processor._exporter, 'export', (send) => function exported(...given) {
+    const ticket = byOtel.enter(given[0].length, onClock(given[0][0]));
+    return answered(send, this, given, 1, (result) => byOtel.leave(ticket, result && result.code !== 0 && (result.error || true)));
+  });
+  around(processor._metrics, 'dropLogs', (drop) => function dropped(count) {
+    byOtel.totals.dropped += count;
+    return drop.apply(this, arguments);
+  });
+}
+
+function otelRows(time) {
+  const processors = living('otel').map(([processor]) => processor);
+  if (!processors.length) return [];
+  const held = processors.reduce((sum, { _finishedLogRecords: records }) => sum + records.length, 0);
+  const since = Math.min(Infinity, ...processors.filter((each) => each._finishedLogRecords.length).map((each) => onClock(each._finishedLogRecords[0])));
+  const most = processors.reduce((sum, { _maxQueueSize: size }) => sum + size, 0);
+  return [{ ...byOtel.row(held, since, time), ...(most > 0 && { most_entries: most }) }];
+}
+
+/** Logtail's log() answers when its batch was taken. */
+const syncing = (log) => function synced(...given) {
+  const ticket = safely(() => {
+    stateOf('logtail', this);
+    return byLogtail.enter(1, now());
+  });
+  const began = milliseconds();
+  try {
+    return ticket ? answered(log, this, given, -1, (error) => byLogtail.leave(ticket, error)) : log.apply(this, given);
+  } finally {
+    spent('logtail', milliseconds() - began);
+  }
+};
+
+/** What Sentry has not begun to send, where logs are enabled; its transport keeps what it sends in a closure. */
+function sentryRows(time, unread) {
+  return Object.values(globalThis.__SENTRY__ || {}).flatMap((carrier) => {
+    const scopes = [carrier && carrier.defaultCurrentScope, carrier && carrier.globalScope];
+    const client = scopes.map((scope) => scope && scope._client).find((each) => each);
+    if (!client || !client._options || !client._options.enableLogs) return [];
+    unread.add("Sentry's transport");
+    const buffer = carrier.clientToLogBufferMap && carrier.clientToLogBufferMap.get(client);
+    return Array.isArray(buffer) ? [{ queue: 'sentry', kind: 'sentry', entries: buffer.length }] : [];
+  }).slice(0, 1);
+}
+
+function logtailRows(time) {
+  return byLogtail.totals.arrived ? [byLogtail.row(0, Infinity, time)] : [];
+}
+
 /** The patch of each package by its name: what it needs of the exports is looked for, never taken for granted. */
 const patchLayer = (Layer) => ['handle_request', 'handleRequest'].forEach((name) => around(Layer && Layer.prototype, name, routing));
 const PATCHES = new Map(Object.entries({
   express: patchLayer, // 4
   router: patchLayer, // Express 5
+  '@opentelemetry/sdk-logs': ({ BatchLogRecordProcessor: batch }) => batch && around(ownerOf(batch.prototype, 'onEmit'), 'onEmit', emitting),
+  '@logtail/core': ({ Base: base }) => base && around(base.prototype, 'log', syncing),
   '@google-cloud/logging': ({ Log }) => around(Log && Log.prototype, 'write', writing),
 }));
 
@@ -642,6 +762,7 @@ function hookStandard(name) {
     get() {
       const stream = descriptor.get.call(this);
       opened.set(name, { stream, marks: new Marks() });
+      safely(around, stream, 'write', timed(name));
       Object.defineProperty(process, name, descriptor);
       return stream;
     },
@@ -830,7 +951,7 @@ function otherSockets() {
 /** The message's `log`: the loggers that were met so far, and what they leave open. */
 function loggers(rows, unread) {
   if (process.env.STALLSCOPE_HOOK_LOGS === 'stdout') return { hook: 'node', known: ['stdout'], unread: [], elsewhere: [] };
-  for (const { kind } of rows) if (kind !== 'stdout') knownLoggers.add(kind);
+  for (const { kind } of rows) if (kind !== 'stdout' && kind !== 'sentry') knownLoggers.add(kind);
   if (living('bunyan-stream').length) knownLoggers.add('bunyan');
   safely(bunyanUnread, unread);
   const found = new Set(ways);
@@ -860,6 +981,47 @@ function poolRows() {
     wait_seconds: round(seconds),
     acquires,
   })]));
+}
+
+/** How late the event loop is for a timer, by Node's own histogram; what its thread did, and the collector of garbage. */
+const lateness = { delays: null, looks: 0, late: 0, seconds: 0, collecting: 0 };
+
+function startLateness() {
+  lateness.delays = monitorEventLoopDelay({ resolution: LOOP_MS });
+  lateness.delays.enable();
+  new PerformanceObserver((list) => {
+    for (const { duration } of list.getEntries()) lateness.collecting += duration;
+  }).observe({ entryTypes: ['gc'] });
+}
+
+function loopRows() {
+  const { delays } = lateness;
+  if (!delays || (!delays.count && !lateness.looks)) return [];
+  const { count, mean, max, percentiles } = delays;
+  let inTime = 0; // per cent
+  if (count) for (const [percentile, value] of percentiles) if (value < (LOOP_MS + LATE_MS) * 1e6) inTime = Math.max(inTime, percentile);
+  if (count) delays.reset(); // after which its first tick measures nothing
+  lateness.looks += count;
+  lateness.late += !count || max < (LOOP_MS + LATE_MS) * 1e6 ? 0 : Math.max(1, Math.round((count * (100 - inTime)) / 100));
+  if (count) lateness.seconds += Math.max(0, count * (mean / 1e6 - LOOP_MS)) / 1000;
+  const slowest = count ? Math.max(0, max / 1e6 - LOOP_MS) / 1000 : 0;
+  const row = {
+    loop: 'main', kind: 'node', looks: lateness.looks, late_looks: lateness.late, late_seconds: round(lateness.seconds),
+    slowest_seconds: round(slowest), collecting_seconds: round(lateness.collecting / 1000),
+  };
+  const [ran, waited] = (safely(() => fs.readFileSync('/proc/self/schedstat', 'latin1')) || '').split(' ').map(Number);
+  return [{ ...row, ...(waited >= 0 && { cpu_seconds: round(ran / 1e9), run_delay_seconds: round(waited / 1e9) }) }];
+}
+
+function callRows() {
+  return [...inCalls].map(([handler, row]) => {
+    const [calls, took, slow, slowTook, slowest] = row;
+    row[4] = 0;
+    return {
+      handler, calls, seconds: Math.round(took * 1000) / 1e6, slow_calls: slow, slow_seconds: round(slowTook / 1000),
+      slowest_seconds: round(slowest / 1000),
+    };
+  });
 }
 
 /** Whose process ids these are: the agent looks for them only in its own namespace. */
@@ -906,8 +1068,10 @@ function noteTimer() {
 function look() {
   const message = identity();
   const unread = new Set();
-  message.queues = [standardRows, entryRows, pinoRows].flatMap((rows) => safely(rows, now(), unread) || []);
+  message.queues = [standardRows, entryRows, pinoRows, otelRows, logtailRows, sentryRows].flatMap((rows) => safely(rows, now(), unread) || []);
   message.log = safely(loggers, message.queues, unread);
+  message.calls = safely(callRows) || [];
+  message.loops = safely(loopRows) || [];
   const pool = safely(poolRows) || {};
   if (requests.seen) message.in_flight = requests.open;
   const work = afterRow();
@@ -979,6 +1143,7 @@ function start() {
   safely(hookStandard, 'stdout');
   safely(hookStandard, 'stderr');
   safely(hookRequests);
+  safely(startLateness);
   let sent = null;
   let newest = { log: safely(loggers, [], new Set()) };
   requests.turn = turning(() => {
@@ -987,9 +1152,12 @@ function start() {
   });
   const tell = (message, last) => {
     const text = JSON.stringify(message);
-    const quiet = sent && sent.text === text && !waits(message) && now() - sent.time < QUIET_SECONDS - LOOK_MS / 2000;
+    // what is counted at each look moves all the time: of that only trouble is news
+    const trouble = [...message.calls.map((row) => row.slow_calls), ...message.loops.map((row) => row.late_looks)];
+    const news = JSON.stringify({ ...message, calls: trouble, loops: [] });
+    const quiet = sent && sent.text === news && !waits(message) && now() - sent.time < QUIET_SECONDS - LOOK_MS / 2000;
     if (Buffer.byteLength(text) > MOST_BYTES || (quiet && !last)) return;
-    sent = { text, time: now() };
+    sent = { text: news, time: now() };
     newest = message;
     send(text, last);
   };

@@ -6,7 +6,7 @@ counted also when the first one came or the last one ended. It never raises, blo
 
 A library is known by its attributes, never by its version; what is not there is left out, never 0. What sends a batch
 (google-cloud-logging's worker, an OpenTelemetry exporter) is tapped once per batch, QueueHandler.handleError once per
-failure: a log call costs nothing more. Totals count from when the queue was found.
+failure; handle() of logging's classes is timed, which takes half a microsecond. Totals count from when the queue was found.
 
 Python 3.8 or later, standard library only. How to load it, what it costs, how to switch it off: hooks/README.md.
 Longer than a module of the agent may be: users copy one file.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import json
 import os
 import re
@@ -24,11 +25,15 @@ import sys
 import threading
 import time
 import weakref
+from array import array
 from collections import deque
 from datetime import datetime
 from typing import Any, Callable, Iterator
 
 EVERY_SECONDS, IDLE_SECONDS = 2.0, 10.0
+#: Between two looks at an event loop, on average; a log call is slow, and a loop late, from so long on.
+PULSE_SECONDS, SLOW_NS, LATE_SECONDS = 1.0, 10_000_000, 0.05
+MOST_TIMED = 8
 #: That the first request came or the last one ended is told at once, this often in a row, and then twice a second.
 AT_ONCE, SOON_SECONDS = 10, 0.5
 #: The thread's own look is told as a timer that came late from so much on.
@@ -42,8 +47,10 @@ try:  # whose process ids these are: the agent looks for them only in its own na
 except (OSError, AttributeError):
     _pid_namespace = ""
 _start: list[Any] = [0, ""]  # the process's id, and its token
-#: Packages whose handlers write at once, although they have an emit() of their own and no stream's class.
-_DIRECT = {"logging", "rich", "absl", "celery", "django"}
+#: Packages whose handlers write at once, although they have an emit() of their own and no stream's class; Sentry's client queues.
+_DIRECT = {"logging", "rich", "absl", "celery", "django", "sentry_sdk"}
+#: Kinds of queues beyond which more may wait, or that are one way of several: they clear nobody.
+_IN_PART = {"app-queue", "logtail", "sentry"}
 #: Modules with which entries could be sent past all handlers; without them, and with no handler, there is nothing to know.
 _SENDING = ("http.client", "ssl", "grpc")
 #: Modules whose qsize() answers at once; somebody else's may be a question over the network.
@@ -67,8 +74,8 @@ class _Total:
 class _Watched:
     """A queue or a pool. It refers, weakly, only to what holds it: a worker, a processor, or the queue or pool itself."""
 
-    def __init__(self, kind: str, holder: Any, name: str) -> None:
-        self.kind, self.name = kind, name
+    def __init__(self, kind: str, holder: Any, name: str, inside: str = "_queue") -> None:
+        self.kind, self.name, self.inside = kind, name, inside
         self.holder: Callable[[], Any] = weakref.ref(holder)
         self.totals: dict[str, _Total] = {}  # those that can be counted here
         self.sending: dict[object, tuple[int, float | None]] = {}  # batches under way: entries, the oldest's time
@@ -77,14 +84,18 @@ class _Watched:
     def queue(self, now: float) -> dict[str, Any]:
         """One of the message's `queues`; `now` and all times in seconds since the epoch."""
         found: dict[str, Any] = {"queue": self.name, "kind": self.kind}
-        queue = self.holder() if self.kind == "queue-handler" else _at(self.holder(), "_queue")
+        holder = self.holder()
+        if self.kind == "loguru":
+            return {**found, **(_quiet(_loguru_waits, holder) or {})}
+        queue = _at(holder, self.inside) if self.inside else holder
         under_way, (length, items) = list(self.sending.values()), _look(queue)
         if length is not None:
             found["entries"] = length + sum(count for count, _ in under_way)
-        limits = getattr(queue, "maxlen", None), _at(queue, "maxsize"), _at(queue, "_maxsize")
+        limits = getattr(queue, "maxlen", None), _at(queue, "maxsize"), _at(queue, "_maxsize"), _at(holder, "capacity")
         if limit := next((each for each in limits if isinstance(each, int) and 0 < each < _UNBOUNDED), None):
             found["most_entries"] = limit
-        first = _created(items, -1 if self.kind == "otel-batch" else 0)  # OpenTelemetry appends at the left
+        # OpenTelemetry appends at the left; what a MemoryHandler keeps waits by intent, until an error comes
+        first = _created(items, -1 if self.kind == "otel-batch" else 0) if self.kind != "memory-handler" else None
         if known := [when for when in (first, *(when for _, when in under_way)) if when is not None]:
             found["oldest_seconds"] = round(max(0.0, now - min(known)), 3)
         found.update({name: int(total()) for name, total in list(self.totals.items())})
@@ -131,7 +142,8 @@ def _at(thing: Any, *names: str) -> Any:
     To ask for __dict__ would do the same and make every later access to the object slower (5 % of a log call, 3.11).
     """
     for name in names:
-        if any(hasattr(vars(base).get(name), "__get__") for base in type(thing).__mro__):
+        found = (vars(base).get(name) for base in type(thing).__mro__)
+        if any(hasattr(each, "__get__") and type(each).__name__ != "member_descriptor" for each in found):
             return None
         thing = _quiet(object.__getattribute__, thing, name)
     return thing
@@ -279,6 +291,277 @@ class _Piece:
             self._hook.after.end(self)
 
 
+class _Calls:
+    """Time in log calls by the class of the handler that took them: [calls, ns, slow calls, ns of these, ns of the slowest].
+
+    Sums only, without a lock: threads that add at the same instant may lose one another's (on 3.9 and older).
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[int]] = {}
+
+    def find(self) -> None:
+        """Time what hands an entry to a handler: of logging every class's handle(), of loguru emit()."""
+        if (plain := _at(sys.modules.get("logging"), "Handler")) is not None:
+            for owner in {plain, *(base for handler in _attached() for base in type(handler).__mro__)}:
+                if "handle" in vars(owner) and issubclass(owner, plain) and owner.__name__ != "NullHandler":
+                    self._time(owner, "handle", None)
+        if (owner := _at(sys.modules.get("loguru._handler"), "Handler")) is not None:
+            self._time(owner, "emit", _loguru_name)
+
+    def _time(self, owner: Any, name: str, named: Any) -> None:
+        original = vars(owner).get(name)
+        if not callable(original) or hasattr(original, "_stallscope"):
+            return
+        rows, clock, new, slow = self.rows, time.perf_counter_ns, self._new, self._slow
+
+        def handle(self: Any, record: Any) -> Any:
+            began = clock()
+            try:
+                return original(self, record)
+            finally:
+                took = clock() - began
+                row = rows.get(self.__class__.__name__) or new(None, self)
+                row[0] += 1
+                row[1] += took
+                if took >= SLOW_NS:
+                    slow(row, took, sys._getframe(1).f_code.co_name != "callHandlers")
+
+        def emit(self: Any, *args: Any, **given: Any) -> Any:
+            began = clock()
+            try:
+                return original(self, *args, **given)
+            finally:
+                took = clock() - began
+                row = new(named, self)
+                row[0] += 1
+                row[1] += took
+                if took >= SLOW_NS:
+                    slow(row, took, False)
+
+        timed: Any = functools.wraps(original)(emit if named else handle)
+        timed._stallscope = True
+        _quiet(setattr, owner, name, timed)
+
+    def _new(self, named: Any, handler: Any) -> list[int]:
+        name = str(_quiet(named, handler) if named else type(handler).__name__)[:60]
+        if name not in self.rows and len(self.rows) >= MOST_TIMED - 1:
+            name = "other"
+        return self.rows.setdefault(name, [0] * 5)
+
+    @staticmethod
+    def _slow(row: list[int], took: int, nobody: bool) -> None:
+        """`nobody`: it was no log call, but a listener's own thread, or another handler that empties its buffer."""
+        if nobody:
+            row[0] -= 1
+            row[1] -= took
+            return
+        row[2] += 1
+        row[3] += took
+        row[4] = max(row[4], took)
+
+    def take(self) -> list[dict[str, Any]]:
+        """The message's `calls`."""
+        found = []
+        for name, row in list(self.rows.items()):
+            slowest, row[4] = row[4], 0
+            found.append({
+                "handler": name, "calls": max(0, row[0]), "seconds": round(max(0, row[1]) / 1e9, 6), "slow_calls": row[2],
+                "slow_seconds": round(row[3] / 1e9, 3), "slowest_seconds": round(slowest / 1e9, 3),
+            })  # fmt: skip
+        return found
+
+
+class _Loop:
+    """An event loop that a thread runs, and how late it is for what it is given."""
+
+    def __init__(self, loop: Any, thread: Any) -> None:
+        self.loop, self.thread = weakref.ref(loop), thread.ident
+        self.name, self.tid = str(thread.name)[:60], getattr(thread, "native_id", None)
+        self.sent: float | None = None
+        self.told: deque[float] = deque(maxlen=64)
+        self.sums, self.slowest = [0, 0, 0.0], 0.0
+
+    def pulse(self, due: float) -> None:
+        """Give it something that was due then; while it has not done the last it is late, and gets nothing."""
+        if self.sent is None:
+            loop: Any = self.loop()
+            self.sent = due
+            loop.call_soon_threadsafe(self._arrive)
+        else:
+            self._add(due - self.sent, min(PULSE_SECONDS, due - self.sent))
+
+    def _arrive(self) -> None:
+        """In the loop's thread."""
+        sent, self.sent = self.sent, None
+        if sent is not None:
+            self.told.append(time.monotonic() - sent)
+
+    def _add(self, late: float, share: float) -> None:
+        self.sums[0] += 1
+        self.sums[1] += late >= LATE_SECONDS
+        self.sums[2] += max(0.0, share)
+        self.slowest = max(self.slowest, late)
+
+    def row(self, collecting: list[int]) -> dict[str, Any]:
+        """One of the message's `loops`."""
+        while self.told:
+            late = self.told.popleft()
+            self._add(late, late)
+        looks, late_looks, seconds = self.sums
+        slowest, self.slowest = self.slowest, 0.0
+        found = {"loop": self.name, "kind": "asyncio", "looks": looks, "late_looks": late_looks}
+        found.update(late_seconds=round(seconds, 4), slowest_seconds=round(slowest, 4))
+        if times := _quiet(_thread_times, self.tid):
+            found.update(cpu_seconds=round(times[0] / 1e9, 3), run_delay_seconds=round(times[1] / 1e9, 3))
+        return {**found, "collecting_seconds": round(collecting[0] / 1e9, 3)}
+
+
+class _Times:
+    """How late this hook's own thread is woken, which does nothing but wait, and the event loops. Its thread alone uses it."""
+
+    def __init__(self) -> None:
+        self.due = float("inf")
+        self.loops: list[_Loop] = []
+        self.wakes, self.late, self._count = 0, 0.0, 0
+        self._seen: list[Any] = []
+        self._collecting = [0, 0]  # ns in full collections, and when one began
+
+    def woken(self, late: float) -> None:
+        self.wakes += 1
+        self.late += max(0.0, late)
+
+    def find(self) -> None:
+        """Loops that run now and ran at the look before too: one that ends soon is nobody's server."""
+        self.loops = [each for each in self.loops if _quiet(_runs, each.loop())]
+        known = {each.thread for each in self.loops}
+        before, self._seen = [ref() for ref in self._seen], []
+        for thread, loop in _running_loops(known) if len(self.loops) < MOST_TIMED and "asyncio" in sys.modules else ():
+            if any(loop is each for each in before):
+                self.loops.append(_Loop(loop, thread))
+            else:
+                self._seen.append(weakref.ref(loop))
+        if bool(self.loops) == (self.due < float("inf")):
+            return
+        self.due = time.monotonic() if self.loops else float("inf")
+        if self.loops:
+            gc.callbacks.append(self._collected)
+        else:
+            gc.callbacks.remove(self._collected)
+
+    def pulse(self) -> None:
+        """The times between are as long as a second on average, and never a multiple of anything."""
+        due, now = self.due, time.monotonic()
+        self._count += 1
+        self.due = max(now, due) + PULSE_SECONDS * (0.5 + self._count * 0.6180339887 % 1)
+        for each in self.loops:
+            if _quiet(_runs, each.loop()):
+                _quiet(each.pulse, due)
+            else:
+                each.sent = None  # what it answers later says nothing
+
+    def _collected(self, phase: str, info: Any) -> None:
+        if info["generation"] == 2:
+            if phase == "start":
+                self._collecting[1] = time.perf_counter_ns()
+            elif self._collecting[1]:
+                self._collecting[0] += time.perf_counter_ns() - self._collecting[1]
+
+    def message(self) -> dict[str, Any]:
+        """The message's `wakes` and `loops`."""
+        loops = [each.row(self._collecting) for each in self.loops]
+        names = [each["loop"] for each in loops]
+        for place, each in enumerate(loops):
+            each["loop"] += f"-{place + 1}" if names.count(each["loop"]) > 1 else ""
+        return {
+            "wakes": {"looks": self.wakes, "late_seconds": round(self.late, 4)},
+            **({"loops": loops} if loops else {}),
+        }
+
+
+def _runs(loop: Any) -> bool:
+    return loop is not None and bool(loop.is_running())
+
+
+def _thread_times(tid: int) -> list[int]:
+    """Nanoseconds for which a thread ran, and waited for a CPU: proc_pid_schedstat. Where it is missing nothing is told."""
+    with open(f"/proc/self/task/{tid}/schedstat", "rb") as file:
+        return [int(word) for word in file.read().split()[:2]]
+
+
+#: Packages in whose run...() a loop is a local variable, or belongs to its self.
+_RUNNERS = {"asyncio", "uvloop", "uvicorn", "aiohttp", "hypercorn"}
+
+
+def _running_loops(known: Any) -> list[tuple[Any, Any]]:
+    """Threads with the loop that each runs, by the frames of their stacks: asyncio tells its running loop to its own thread alone."""
+    found = []
+    frames: dict[int, Any] = sys._current_frames()
+    frames.pop(threading.get_ident(), None)  # it would hold itself, and all others, until garbage is collected
+    for thread in threading.enumerate():
+        frame = None if thread.ident in known else frames.pop(thread.ident or 0, None)
+        for _ in range(1000):
+            if frame is None:
+                break
+            code = frame.f_code
+            if "run" in code.co_name and str(frame.f_globals.get("__name__")).partition(".")[0] in _RUNNERS:
+                own = frame.f_locals.get("self") if "self" in code.co_varnames else None
+                local = frame.f_locals.get("loop") if "loop" in code.co_varnames else None
+                loop = next(
+                    (each for each in (local, own, _at(own, "_loop")) if hasattr(each, "call_soon_threadsafe")), None
+                )
+                if _quiet(_runs, loop):
+                    found.append((thread, loop))
+                    break
+            frame = frame.f_back
+    return found
+
+
+def _loguru_name(handler: Any) -> str:
+    """What a handler of loguru writes to."""
+    sink = _at(handler, "_sink")
+    inside = next(
+        (each for each in (_at(sink, name) for name in ("_handler", "_function", "_stream")) if each is not None), sink
+    )
+    return f"loguru {getattr(inside, '__qualname__', '') or type(inside).__name__}"
+
+
+class _Ledger:
+    """When the entries were put that wait in a queue of loguru: a pipe to its thread, which says nothing but its bytes."""
+
+    def __init__(self, queue: Any) -> None:
+        self.put: deque[float] = deque(maxlen=16384)  # a pipe holds fewer
+        self.whole = False  # it was empty since: before, entries waited that were not seen to come
+        _tap(queue, "put", lambda *_: self.put.append(time.time()))
+        _tap(queue, "get", lambda *_: self._got)
+
+    def _got(self, _: Any) -> None:
+        if self.put:
+            self.put.popleft()
+
+
+def _loguru_waits(queue: Any) -> dict[str, Any]:
+    import fcntl  # noqa: PLC0415 - not everywhere
+
+    reader, waiting = queue._reader.fileno(), array("i", [0])
+    fcntl.ioctl(reader, 0x541B, waiting)  # FIONREAD
+    most = _quiet(fcntl.fcntl, reader, 1032)  # F_GETPIPE_SZ
+    found = {"bytes": waiting[0], **({"most_bytes": most} if most else {})}
+    ledger = _ledgers[queue]
+    put = ledger.put
+    if not waiting[0]:
+        ledger.whole = True
+        put.clear()
+    if ledger.whole and (put or not waiting[0]):  # else they are another process's
+        found["entries"] = len(put)
+    if ledger.whole and put:
+        found["oldest_seconds"] = round(max(0.0, time.time() - put[0]), 3)
+    return found
+
+
+_ledgers: weakref.WeakKeyDictionary[Any, _Ledger] = weakref.WeakKeyDictionary()
+
+
 class _Hook:
     """What the hook knows. Only its own thread changes it, save watch_pool() and the end."""
 
@@ -290,6 +573,7 @@ class _Hook:
         self.counts_requests = False
         self.after = _After()
         self.late, self.late_seconds = 0, 0.0
+        self.calls, self.times = _Calls(), _Times()
         self._lock, self._said, self._said_at = threading.Lock(), "", -IDLE_SECONDS
         self._newest: dict[str, Any] = {}
         self._spare, self._spared_at = float(AT_ONCE), time.monotonic()
@@ -313,6 +597,10 @@ class _Hook:
         self._lock, self._said, self._newest = threading.Lock(), "", {}
         self.requests.clear()
         self.after, self.late, self.late_seconds = _After(), 0, 0.0
+        self.calls.rows.clear()
+        if self.times.loops:
+            _quiet(gc.callbacks.remove, self.times._collected)
+        self.times = _Times()
         for each in (*self.queues.values(), *self.pools.values()):
             each.sending.clear()
             for total in each.totals.values():
@@ -321,9 +609,15 @@ class _Hook:
 
     def _run(self, wake: threading.Event, stop: threading.Event) -> None:
         while not stop.is_set():
-            if wake.wait(max(0.0, self._due - time.monotonic())) and not stop.wait(SOON_SECONDS):
-                wake.clear()
-                _quiet(self.turn, True)
+            due = min(self._due, self.times.due)
+            if wake.wait(max(0.0, due - time.monotonic())):
+                if not stop.wait(SOON_SECONDS):
+                    wake.clear()
+                    _quiet(self.turn, True)
+            else:
+                self.times.woken(time.monotonic() - due)
+            if time.monotonic() >= self.times.due and not stop.is_set():
+                _quiet(self.times.pulse)
             if time.monotonic() >= self._due and not stop.is_set():
                 self.note(time.monotonic() - self._due)
                 self._due, self._every = time.monotonic() + self._every, min(EVERY_SECONDS, self._every * 2)
@@ -379,7 +673,12 @@ class _Hook:
                     message["timers"],
                 ]
             )
-            waits = [q.get("entries") for q in message["queues"]] + [p.get("waiting") for p in pools.values()]
+            trouble = [sum(each["slow_calls"] for each in message.get("calls", ()))]
+            trouble += [each["late_looks"] for each in message.get("loops", ())]
+            said += str(trouble)  # the rest of it moves all the time
+            waits = [q.get("entries") or q.get("bytes") for q in message["queues"]] + [
+                p.get("waiting") for p in pools.values()
+            ]
             busy = last or any(waits) or message.get("in_flight") or message.get("after_response", {}).get("now")
             if busy or said != self._said or now - self._said_at >= IDLE_SECONDS:
                 self._said, self._said_at = said, now
@@ -404,6 +703,8 @@ class _Hook:
             message["after_response"] = after
         if log := _quiet(self.loggers):
             message["log"] = log
+        message["calls"] = self.calls.take()
+        message.update(self.times.message())
         if self.counts_requests:
             message["in_flight"] = len(self.requests)
         pools = {found.name: _quiet(found.pool) for found in list(self.pools.values())}
@@ -417,7 +718,7 @@ class _Hook:
         """The message's `log`: of the loggers here those that wait for nothing or are read, and those that keep to themselves."""
         if os.environ.get("STALLSCOPE_HOOK_LOGS") == "stdout":
             return {"hook": "python", "known": ["standard output"]}
-        known: dict[str, None] = {each.kind: None for each in list(self.queues.values())}
+        known: dict[str, None] = {each.kind: None for each in list(self.queues.values()) if each.kind not in _IN_PART}
         unread: dict[str, None] = {}
         for handler in _attached():
             holders = self._holders(handler)
@@ -425,9 +726,13 @@ class _Hook:
                 (known if _is_direct(handler) else unread)[type(handler).__name__[:60]] = None
             elif not all(id(holder) in self.queues for holder in holders):
                 unread[type(handler).__name__[:60]] = None
-        for each in list((_at(sys.modules.get("loguru"), "logger", "_core", "handlers") or {}).values()):
-            waits = _at(each, "_enqueue") is not False or type(_at(each, "_sink")).__name__ == "AsyncSink"
-            (unread if waits else known)["loguru"] = None
+        for each in _of_loguru():
+            queue, sink = _at(each, "_queue"), type(_at(each, "_sink")).__name__
+            read = _at(each, "_enqueue") is False if queue is None else id(queue) in self.queues or not _owns(each)
+            # a function may keep what it is given, a coroutine waits for its turn
+            author = str(getattr(_at(each, "_sink", "_function"), "__module__", "")).partition(".")[0]
+            direct = sink in ("StreamSink", "FileSink", "StandardSink") or author in _DIRECT
+            (known if read and direct else unread)[_loguru_name(each)[:60] if read and not direct else "loguru"] = None
         found = {"hook": "python", "known": [*known][:MOST_LOGGERS], "unread": [*unread][:MOST_LOGGERS]}
         return {**found, "elsewhere": [name for name in _SENDING if name in sys.modules]}
 
@@ -443,9 +748,9 @@ class _Hook:
             for each in processors
             if type(each).__name__ != "SimpleLogRecordProcessor"
         ]
-        return [
-            each for each in (_at(handler, "transport", "worker"), _at(handler, "queue"), *batches) if each is not None
-        ]
+        memory = handler if isinstance(_at(handler, "buffer"), list) else None
+        worker, queue = _at(handler, "transport", "worker"), _at(handler, "queue")
+        return [each for each in (worker, queue, memory, *batches) if each is not None]
 
     def find(self) -> None:
         """Look for what is new, and forget what is gone."""
@@ -453,6 +758,13 @@ class _Hook:
         for table in tables:
             for key in [key for key, each in list(table.items()) if each.holder() is None]:
                 table.pop(key, None)
+        _quiet(self.calls.find)
+        _quiet(self.times.find)
+        _quiet(self._find_sentry)
+        for handler in _of_loguru():
+            _quiet(self._find_loguru, handler)
+        for handler in _attached():
+            _quiet(self._find_own, handler)
         finders = {"transport": self._find_worker, "queue": self._find_queue, "_logger_provider": self._find_processors}
         for ref in list(getattr(sys.modules.get("logging"), "_handlerList", ()))[:MOST_HANDLERS]:
             handler = ref()
@@ -463,14 +775,15 @@ class _Hook:
         for thread in threading.enumerate() if "psycopg_pool" in sys.modules else ():
             _quiet(self._find_psycopg_pool, _at(thread, "_target"))
 
-    def _new(self, kind: str, holder: Any, queue: Any) -> _Watched | None:
+    def _new(self, kind: str, holder: Any, queue: Any, inside: str = "_queue") -> _Watched | None:
         """An entry for a queue that was not known and can be read."""
         known = self.queues.get(id(holder))
-        if (known and known.holder() is holder) or _look(queue)[0] is None or len(self.queues) >= MOST_QUEUES:
+        readable = kind == "loguru" or _look(queue)[0] is not None
+        if (known and known.holder() is holder) or not readable or len(self.queues) >= MOST_QUEUES:
             return None
         names = {each.name for each in self.queues.values()}
         name = next(name for name in (kind, *(f"{kind}-{i}" for i in range(2, 99))) if name not in names)
-        self.queues[id(holder)] = found = _Watched(kind, holder, name)
+        self.queues[id(holder)] = found = _Watched(kind, holder, name, inside)
         return found
 
     def _find_worker(self, handler: Any) -> None:
@@ -484,7 +797,7 @@ class _Hook:
         plain, queue = sys.modules["logging.handlers"].QueueHandler, _at(handler, "queue")
         if not isinstance(handler, plain):
             return
-        if new := self._new("queue-handler", queue, queue):
+        if new := self._new("queue-handler", queue, queue, ""):
             new.totals["dropped"] = _Total()
         totals = self.queues[id(queue)].totals
 
@@ -494,6 +807,37 @@ class _Hook:
         known = hasattr(handler.handleError, "_stallscope")
         if not known and (type(handler).enqueue is not plain.enqueue or not _tap(handler, "handleError", told)):
             totals.pop("dropped", None)
+
+    def _find_own(self, handler: Any) -> None:
+        """MemoryHandler, and queues that a handler of somebody else made: they are told, and what lies beyond them is not known."""
+        if isinstance(_at(handler, "buffer"), list) and isinstance(_at(handler, "capacity"), int):
+            self._new("memory-handler", handler, handler.buffer, "buffer")
+        elif not _is_direct(handler) and not self._holders(handler):
+            kind = "logtail" if type(handler).__name__ == "LogtailHandler" else "app-queue"
+            for queue in _queues_of(handler):
+                self._new(kind, queue, queue, "")
+
+    def _find_loguru(self, handler: Any) -> None:
+        """enqueue=True: a pipe to a thread of the process that added the handler. A queue's own put() as a sink: that queue."""
+        queue = _at(handler, "_queue")
+        if queue is not None and _owns(handler) and self._new("loguru", queue, queue, ""):
+            _ledgers[queue] = _Ledger(queue)
+        function = _at(handler, "_sink", "_function")
+        owner = getattr(function, "__self__", None)
+        if owner is not None and _look(owner)[0] is not None:
+            self._new("app-queue", owner, owner, "")
+
+    def _find_sentry(self) -> None:
+        """What its transport has not sent: events, and logs where these are enabled."""
+        client = _at(sys.modules.get("sentry_sdk.scope"), "_global_scope", "client")
+        worker = _at(client, "transport", "_worker")
+        if worker is not None:
+            self._new("sentry", worker, _at(worker, "_queue"))
+        for name in ("log_batcher", "_log_batcher"):
+            batcher = _at(client, name)
+            for inside in ("_log_buffer", "_buffer") if batcher is not None else ():
+                if isinstance(_at(batcher, inside), list):
+                    self._new("sentry", batcher, _at(batcher, inside), inside)
 
     def _find_processors(self, owner: Any, name: str = "_logger_provider") -> None:
         """OpenTelemetry: a LoggerProvider's batch processors; newer ones keep the queue one object further."""
@@ -539,11 +883,35 @@ def _is_direct(handler: Any) -> bool:
     return direct or isinstance(handler, sys.modules["logging"].StreamHandler)
 
 
+def _queues_of(handler: Any) -> Iterator[Any]:
+    """Queues among a handler's attributes, whose names are those in its classes' __init__: to ask for __dict__ is dear, see _at."""
+    names = {
+        name: None
+        for base in type(handler).__mro__
+        if not base.__module__.startswith("logging")
+        for name in getattr(getattr(vars(base).get("__init__"), "__code__", None), "co_names", ())
+    }
+    for value in [_at(handler, name) for name in list(names)[:64]]:
+        if isinstance(value, deque) or not _QUICK.isdisjoint(base.__module__ for base in type(value).__mro__):
+            yield value
+
+
+def _of_loguru() -> list[Any]:
+    return list((_at(sys.modules.get("loguru"), "logger", "_core", "handlers") or {}).values())
+
+
+def _owns(handler: Any) -> bool:
+    """Whether the thread that empties loguru's pipe is in this process."""
+    return _at(handler, "_owner_process_pid") in (None, os.getpid())
+
+
 def _attached() -> list[Any]:
-    """The handlers that entries reach: those of loggers, each once."""
+    """The handlers that entries reach, each once: those of loggers, those that MemoryHandlers empty into, loguru's."""
     root = _at(sys.modules.get("logging"), "root")
     loggers = [root, *list((_at(root, "manager", "loggerDict") or {}).values())]
     handlers = [handler for logger in loggers for handler in list(_at(logger, "handlers") or ())]
+    handlers += [target for each in handlers if (target := _at(each, "target")) is not None]
+    handlers += [handler for each in _of_loguru() if (handler := _at(each, "_sink", "_handler")) is not None]
     return list({id(each): each for each in handlers}.values())[:MOST_HANDLERS]
 
 

@@ -8,7 +8,7 @@ docs/architecture.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -21,6 +21,8 @@ MOST_BYTES = 8192
 MOST_QUEUES = 16
 MOST_POOLS = 16
 MOST_LOGGERS = 16
+#: Handlers whose calls are timed, and event loops.
+MOST_TIMED = 8
 HOOKS = frozenset(("go", "node", "python"))
 #: A hook with anything to tell speaks this often.
 EVERY_SECONDS = 2.0
@@ -29,6 +31,7 @@ _MOST_NAME, _MOST_QUEUE_NAME = 40, 60
 
 KINDS = frozenset((
     "google-cloud-logging", "queue-handler", "otel-batch", "logging-winston", "pino", "stdout", "winston", "bunyan", "go",
+    "memory-handler", "app-queue", "loguru", "logtail", "sentry",
 ))  # fmt: skip
 #: The numbers of a queue: key in the message to the reading's field.
 _NUMBERS = {
@@ -41,6 +44,14 @@ TIMERS = ("late", "late_seconds")
 _RUNTIME = ("cpus", "machine_cpus", "goroutines")
 POOL_GAUGES = ("size", "checked_out", "waiting")
 POOL_TOTALS = ("wait_seconds", "acquires", "waits")
+#: Of log calls by what took them: totals, and the slowest since the message before.  Slow is a call of 10 ms and more.
+CALL_TOTALS = ("calls", "seconds", "slow_calls", "slow_seconds")
+#: Of an event loop, by looks at how late it is; late is 50 ms and more.  The last three are of its thread.
+LOOP_TOTALS = ("looks", "late_looks", "late_seconds", "cpu_seconds", "run_delay_seconds", "collecting_seconds")
+#: Of the hook's own thread, which does nothing but wait: how late it was woken.
+WAKE_TOTALS = ("looks", "late_seconds")
+SLOWEST = "slowest_seconds"
+LOOPS = frozenset(("node", "asyncio"))
 
 
 class QueueReport(NamedTuple):
@@ -73,6 +84,14 @@ class RuntimeReport(NamedTuple):
     goroutines: float | None = None
 
 
+class Timed(NamedTuple):
+    """Log calls by what took them, or one event loop: totals since the process began, and the slowest since the message before."""
+
+    totals: Mapping[str, float]
+    slowest: float = 0.0
+    kind: str = ""
+
+
 class Message(NamedTuple):
     """What one process raw; ``lost`` is None unless this is its last word."""
 
@@ -93,6 +112,12 @@ class Message(NamedTuple):
     """Work that goes on although its response is sent: ``now``, and the totals ``pieces`` and ``seconds``."""
     timers: Mapping[str, float] = MappingProxyType({})
     """The hook's own timers that came a second late or more: the totals ``late`` and ``late_seconds``."""
+    calls: Mapping[str, Timed] = MappingProxyType({})
+    """Log calls by the class of the handler that took them."""
+    loops: Mapping[str, Timed] = MappingProxyType({})
+    """Event loops by name."""
+    wakes: Timed | None = None
+    """The hook's own thread; None where it has none."""
 
     @property
     def stuck(self) -> float:
@@ -131,6 +156,9 @@ def parse(data: bytes) -> Message:
         runtime=_runtime(_dict(raw["runtime"])) if "runtime" in raw else None,
         after_response=_numbers(raw, "after_response", AFTER_RESPONSE),
         timers=_numbers(raw, "timers", TIMERS),
+        calls=_timed(raw.get("calls", []), "handler", CALL_TOTALS),
+        loops=_timed(raw.get("loops", []), "loop", LOOP_TOTALS),
+        wakes=_times(_dict(raw["wakes"]), WAKE_TOTALS) if "wakes" in raw else None,
     )
 
 
@@ -140,6 +168,22 @@ def _queue(item: Mapping[str, Any]) -> QueueReport:
     gauges = {field: value for field, value in numbers.items() if field not in TOTALS}
     totals = {field: value for field, value in numbers.items() if field in TOTALS}
     return QueueReport(kind if isinstance(kind, str) and kind in KINDS else "other", gauges, totals)
+
+
+def _timed(raw: Any, by: str, totals: Sequence[str]) -> dict[str, Timed]:
+    items = _list(raw, MOST_TIMED)
+    found = {_name(item.get(by), _MOST_QUEUE_NAME): _times(item, totals) for item in items}
+    if len(found) < len(items):
+        raise ValueError(f"two of one {by}")
+    return found
+
+
+def _times(item: Mapping[str, Any], totals: Sequence[str]) -> Timed:
+    numbers = {name: _number(item[name], MOST_VALUE) for name in totals if name in item}
+    kind = item.get("kind")
+    return Timed(
+        numbers, _number(item.get(SLOWEST, 0), MOST_VALUE), kind if isinstance(kind, str) and kind in LOOPS else ""
+    )
 
 
 def _loggers(raw: Mapping[str, Any]) -> LoggersReport:
@@ -174,9 +218,11 @@ def _pools(raw: Any) -> dict[str, dict[str, float]]:
     return {_name(pool, _MOST_QUEUE_NAME): _numbers(pools, pool, names) for pool in pools}
 
 
-def _list(raw: Any) -> list[Mapping[str, Any]]:
-    if not isinstance(raw, list) or len(raw) > MOST_QUEUES:
-        raise ValueError(f"queues must be a list of at most {MOST_QUEUES}")
+def _list(raw: Any, most: int = MOST_QUEUES) -> list[Mapping[str, Any]]:
+    if not isinstance(raw, list) or len(raw) > most:
+        raise ValueError(
+            f"queues, calls and loops must be lists of at most {MOST_QUEUES}, {MOST_TIMED} and {MOST_TIMED}"
+        )
     return [_dict(item) for item in raw]
 
 

@@ -19,6 +19,7 @@ from probes.app.in_flight import InFlight
 from probes.hooks.listener import HookSockets, Place, parse_place
 from probes.hooks.message import Message, parse
 from probes.hooks.state import MOST_PROCESSES, SILENT_SECONDS, HookState
+from probes.hooks.times import Times
 from probes.hooks.work import READING_BYTES, HooksReading, WorkProbe
 from probes.kernel_files import read_text
 from probes.labels import OTHER, Labels
@@ -108,6 +109,11 @@ class HooksProbe:
         """``PROCESS/POOL`` to size, checked_out, waiting (now) and wait_seconds, acquires (totals)."""
         return self.state.pools()
 
+    @property
+    def times(self) -> Times:
+        """What was told of log calls and event loops, for whoever takes it."""
+        return self.state.times
+
     def _take(self, data: bytes) -> None:
         try:
             message = parse(data)
@@ -185,6 +191,7 @@ def _make(context: Context, heard: list[HooksProbe]) -> HooksProbe:
     probe = HooksProbe(places, context.in_flight, root=context.root)
     context.pools.let(lambda: probe.pools)
     heard.append(probe)
+    context.times.let(lambda: probe.times)
     return probe
 
 

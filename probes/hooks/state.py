@@ -25,11 +25,13 @@ from typing import NamedTuple
 
 from probes.counters import Counters, began_anew
 from probes.hooks.message import POOL_GAUGES, POOL_TOTALS, Message
+from probes.hooks.times import SILENT_SECONDS, Times
 from probes.hooks.work import Work
 from probes.logs.reading import Backing, Loggers, Queue
 
+__all__ = ["SILENT_SECONDS", "HookState"]
+
 MOST_PROCESSES = 64
-SILENT_SECONDS = 30.0
 #: One whose id has another start token is gone when it says nothing for so long: who has entries that wait speaks each 2 s.
 SUCCEEDED_SECONDS = 6.0
 #: Processes beyond the most that are told apart while they are counted.
@@ -85,6 +87,7 @@ class HookState:
         self._pool_totals: dict[str, dict[str, float]] = {}
         self._lost: dict[str, float] = {}
         self.work = Work(self._counters)
+        self.times = Times()
 
     def hear(self, message: Message) -> bool:
         """One message.  False when there are too many processes already."""
@@ -107,6 +110,7 @@ class HookState:
             added = self._added((*key, "pool", name), totals, fresh=fresh)
             self._add_pool(f"{message.name}/{name}", added)
         self.work.hear(key, message, now, fresh=fresh)
+        self.times.hear(key, message, fresh=fresh)
         since, placed = (before.since, before.placed) if before is not None else (now, False)
         if message.lost is None:
             self._heard[key] = Heard(now, message, since, placed)

@@ -65,6 +65,18 @@ ROWS: tuple[Row, ...] = (
         },
         "unknown", "what an output delivers waits in the inputs", prefix="output ",
     ),
+    # fluent/fluent-plugin-prometheus, README.md "prometheus_output_monitor plugin" and lib/.../in_prometheus_output_monitor.rb.
+    # A plugin that has no buffer tells no size.  num_errors counts every failed try; rollbacks are chunks put back to wait.
+    Row(
+        "fluentd", "output", ("plugin_id", "type"),
+        {
+            "waiting_bytes": "fluentd_output_status_buffer_total_bytes|fluentd_output_status_buffer_total_queued_size",
+            "entries": "fluentd_output_status_buffer_queue_length + fluentd_output_status_buffer_stage_length",
+            "arrived": "fluentd_output_status_emit_records",
+            "errors": "fluentd_output_status_num_errors",
+        },
+        "unknown", "memory unless the buffer is @type file, which the page does not say", prefix="output ", unit="chunks",
+    ),
     # vectordotdev/vector, lib/vector-buffers/src/internal_events.rs and docs/specs/buffer.md; 0.53 renamed the gauges and
     # keeps the old names for a while.  The label buffer_type is memory or disk.
     Row(

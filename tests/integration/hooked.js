@@ -379,6 +379,15 @@ const PROGRAMS = {
     process.exit(0);
   },
 
+  /** CPU seconds per second of a loop that has nothing to do. */
+  async idle(seconds) {
+    await new Promise((done) => setTimeout(done, 3000));
+    const before = process.cpuUsage();
+    await new Promise((done) => setTimeout(done, seconds * 1000));
+    const { user, system } = process.cpuUsage(before);
+    process.stdout.write(`${JSON.stringify({ cpu: (user + system) / 1e6 / seconds })}\n`);
+  },
+
   /** CPU seconds per second of a program that logs at this rate, a second after its start. */
   async steady(kind, rate, seconds) {
     const call = await CALLS[kind]();

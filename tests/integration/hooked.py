@@ -414,5 +414,38 @@ def requests(count: str) -> None:
     say(cpu=(time.process_time() - used) / int(count))
 
 
+def calls(kind: str, count: str) -> None:
+    """CPU seconds of a log call that writes to /dev/null, or into a queue that a listener empties there."""
+    handler: logging.Handler = logging.FileHandler("/dev/null")
+    if kind == "queue":
+        entries: queue.Queue[Any] = queue.Queue()
+        listening = logging.handlers.QueueListener(entries, handler)
+        handler = logging.handlers.QueueHandler(entries)
+    log = logger(handler)
+    time.sleep(0.6)  # found before
+    for number in range(1000):
+        log.info("hello seq=%d", number)
+    used = time.thread_time()
+    for number in range(int(count)):
+        log.info("hello seq=%d", number)
+    say(cpu=(time.thread_time() - used) / int(count))
+    if kind == "queue":
+        listening.start()
+        listening.stop()
+
+
+def idle_loop(seconds: str) -> None:
+    """CPU seconds per second of an asyncio loop that has nothing to do."""
+    import asyncio
+
+    async def wait() -> None:
+        await asyncio.sleep(3)  # found before
+        used = time.process_time()
+        await asyncio.sleep(float(seconds))
+        say(cpu=(time.process_time() - used) / float(seconds))
+
+    asyncio.run(wait())
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](*sys.argv[2:])

@@ -21,13 +21,25 @@ from tests.lab.process import descendants
 HOOK = ROOT / "hooks" / "node" / "stallscope-hook.js"
 PROGRAMS = Path(__file__).with_name("hooked.js")
 #: What the contract allows.
-KEYS = {"v", "pid", "pid_ns", "start", "name", "queues", "log", "in_flight", "pool", "exit", "after_response", "timers"}
+KEYS = {
+    "v", "pid", "pid_ns", "start", "name", "queues", "log", "in_flight", "pool", "exit", "after_response", "timers", "calls", "loops",
+}  # fmt: skip
 NUMBERS = {
     "entries", "bytes", "most_entries", "most_bytes", "oldest_seconds", "arrived", "drained", "dropped", "errors",
     "refused",
 }  # fmt: skip
 POOL = {"size", "checked_out", "waiting", "wait_seconds", "acquires"}
-KINDS = {"google-cloud-logging", "logging-winston", "pino", "stdout", "winston", "bunyan"}
+KINDS = {
+    "google-cloud-logging",
+    "logging-winston",
+    "pino",
+    "stdout",
+    "winston",
+    "bunyan",
+    "otel-batch",
+    "logtail",
+    "sentry",
+}
 #: Between two looks of the hook, in seconds.
 LOOK = 2.0
 #: A message is made, sent and taken within this time, on a machine that does other things too.

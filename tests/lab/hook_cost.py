@@ -23,6 +23,10 @@ PROGRAMS = REPOSITORY / "tests" / "integration"
 #: What is measured: interpreter, words of the program, and the unit in which its seconds are told.
 CASES: Sequence[tuple[str, str, tuple[str, ...], float, str]] = (
     ("ASGI request", "python", ("requests", "50000"), 1e6, "us"),
+    ("logging's FileHandler, a call", "python", ("calls", "file", "200000"), 1e6, "us"),
+    ("logging's QueueHandler, a call", "python", ("calls", "queue", "100000"), 1e6, "us"),
+    ("an idle asyncio loop", "python", ("idle_loop", "10"), 1e3, "ms/s"),
+    ("an idle Node loop", "node", ("idle", "10"), 1e3, "ms/s"),
     ("QueueHandler, 200 entries/s", "python", ("steady", "200", "10"), 1e3, "ms/s"),
     ("winston, a call", "node", ("calls", "winston", "50000"), 1e6, "us"),
     ("logging-winston, a call", "node", ("calls", "logging-winston", "10000"), 1e6, "us"),

@@ -11,4 +11,5 @@ RULES = load(
     "runtime_oversubscribed",
     "cpu_limit_unusable",
     "background_refresh_starved",
+    "event_loop_blocked",
 )

@@ -6,6 +6,7 @@ RULES = load(
     __name__,
     "log_queue_in_memory",
     "log_pipe_blocked",
+    "log_call_slow",
     "log_files_in_memory",
     "log_entries_dropped",
     "logs_lost_at_exit",

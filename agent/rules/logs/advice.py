@@ -44,6 +44,20 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
         "[SERVICE] storage.path /var/log/flb-storage/   [INPUT] storage.type filesystem",
         "[OUTPUT] storage.total_limit_size 500M; without the filesystem: [INPUT] Mem_Buf_Limit 50MB",
     ),
+    "fluentd": (
+        "<buffer> @type file, path /var/log/fluentd-buffer, total_limit_size 512MB, overflow_action drop_oldest_chunk </buffer>",
+        "flush_thread_count 4: several chunks are sent at a time",
+    ),
+    "memory-handler": (
+        "MemoryHandler(capacity=100, flushLevel=logging.ERROR, target=StreamHandler()): a smaller buffer, a target that does not wait",
+    ),
+    "app-queue": ("queue.Queue(maxsize=10000) and put_nowait(), dropping on queue.Full: one without a bound takes all memory",),
+    "loguru": (
+        "logger.add(sys.stdout, serialize=True) without enqueue: standard output takes entries as they come",
+        "on SIGTERM: logger.complete(), which empties the queue",
+    ),
+    "logtail": ("write to standard output, and let Vector or the platform ship the entries to Better Stack",),
+    "sentry": ("send fewer events: sample_rate, before_send; logs belong to standard output",),
     "vector": ('[sinks.NAME.buffer] type = "disk", max_size = 536870912, when_full = "block"',),
     "opentelemetry-collector": (
         "exporters.NAME.sending_queue: { storage: file_storage, queue_size: 1000 }, with the extension file_storage",

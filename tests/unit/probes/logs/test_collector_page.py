@@ -60,6 +60,14 @@ otelcol_exporter_sent_log_records_total{exporter="otlp"} 300
 otelcol_exporter_send_failed_log_records{exporter="otlp"} 6
 otelcol_exporter_enqueue_failed_log_records_total{exporter="otlp"} 5
 """
+FLUENTD = """\
+fluentd_output_status_buffer_total_bytes{hostname="h",plugin_id="loki",type="forward"} 5242880.0
+fluentd_output_status_buffer_stage_length{hostname="h",plugin_id="loki",type="forward"} 1.0
+fluentd_output_status_buffer_queue_length{hostname="h",plugin_id="loki",type="forward"} 12.0
+fluentd_output_status_emit_records{hostname="h",plugin_id="loki",type="forward"} 90000.0
+fluentd_output_status_num_errors{hostname="h",plugin_id="loki",type="forward"} 7.0
+fluentd_output_status_emit_records{hostname="h",plugin_id="object:898",type="stdout"} 3.0
+"""
 PROMTAIL = """\
 promtail_encoded_bytes_total{host="loki:3100"} 7700
 promtail_sent_bytes_total{host="loki:3100"} 797
@@ -122,6 +130,14 @@ def test_a_collector_before_the_label_of_the_data_is_read_as_well() -> None:
     assert told('otelcol_exporter_queue_size{exporter="otlp"} 4\n') == {"otlp": {"entries": 4}}
 
 
+def test_fluentd_counts_its_chunks_and_does_not_say_where_they_are() -> None:
+    assert told(FLUENTD)["output loki"] == {
+        "waiting_bytes": 5242880, "entries": 13, "arrived": 90000, "errors": 7
+    }  # fmt: skip
+    assert told(FLUENTD)["output object:898"] == {"arrived": 3}
+    assert media(FLUENTD)["output loki"] == "unknown"
+
+
 def test_promtail_waits_for_what_was_encoded_and_neither_sent_nor_given_up() -> None:
     assert told(PROMTAIL)["loki:3100"] == {
         "waiting_bytes": 900, "arrived_bytes": 7700, "drained_bytes": 797, "drained": 10, "dropped": 86
@@ -156,7 +172,7 @@ def test_the_rows_are_numbers_of_the_reading_and_tell_what_is_looked_for() -> No
         assert set(row.fields) <= set(NUMBERS)
         assert row.because
     assert CollectorPage().telling == (
-        "fluentbit_input_storage_memory_bytes", "vector_buffer_size_events", "otelcol_exporter_queue_size",
+        "fluentbit_input_storage_memory_bytes", "fluentd_output_status_buffer_total_bytes", "vector_buffer_size_events", "otelcol_exporter_queue_size",
         "promtail_encoded_bytes_total", "loki_write_sent_entries_total",
     )  # fmt: skip
 

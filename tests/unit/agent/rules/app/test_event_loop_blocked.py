@@ -1,0 +1,113 @@
+"""An event loop that its own work holds up: seen, cleared, not known, and what only looks like it."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.history import History
+from agent.rules import BY_ID
+from agent.rules.causal_graph import Case
+from agent.rules.rule import Absent, Judgement, Present, Unknown
+from tests.unit.agent.rules.in_app_scenes import minute
+
+
+def loop(
+    late: float = 0.0, mean: float = 0.001, slowest: float = 0.002, *, looks: float = 5.0, cpu: float | None = 0.1,
+    delay: float | None = 0.0, collecting: float = 0.0,
+) -> dict[str, float]:  # fmt: skip
+    """Of each 5 s."""
+    told = {
+        "loop_looks": looks, "late_loop_looks": late, "loop_late_seconds": mean * looks, "loop_slowest_seconds": slowest,
+        "loop_collecting_seconds": collecting,
+    }  # fmt: skip
+    told |= {} if cpu is None else {"loop_cpu_seconds": cpu}
+    return told | ({} if delay is None else {"loop_run_delay_seconds": delay})
+
+
+BLOCKED = loop(1.0, 0.03, 0.3, cpu=1.5)
+
+
+def judge(history: History) -> Judgement:
+    return BY_ID["event_loop_blocked"].judge(history)
+
+
+def test_a_callback_that_computes_is_seen_and_not_named() -> None:
+    found = judge(minute(loop=BLOCKED))
+    assert isinstance(found, Present)
+    assert "asyncio loop of process 'orders' was 30 ms late on average and 300 ms at most" in found.evidence[0].text
+    assert any("ran 30% of the time" in e.text and "sleeps" not in e.text for e in found.evidence)
+    assert any("cannot be seen from here" in e.text for e in found.evidence)
+    assert any("to_thread" in change for change in found.advice.changes)
+
+
+def test_one_that_waits_is_told_from_one_that_computes() -> None:
+    found = judge(minute(loop=loop(1.0, 0.03, 0.3, cpu=0.01)))
+    assert isinstance(found, Present)
+    assert any("sleeps" in e.text for e in found.evidence)
+
+
+def test_where_the_thread_is_not_seen_nothing_is_said_of_it() -> None:
+    found = judge(minute(loop=loop(1.0, 0.03, 0.3, cpu=None, delay=None)))
+    assert isinstance(found, Present)
+    assert not any("thread" in e.text for e in found.evidence)
+
+
+def test_a_collector_of_garbage_is_named() -> None:
+    found = judge(minute(loop=loop(1.0, 0.03, 0.3, cpu=1.5, collecting=0.8)))
+    assert isinstance(found, Present)
+    assert any("garbage" in e.text for e in found.evidence)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [loop(), loop(cpu=4.9), loop(0.0, 0.009, 0.04), loop(0.1, 0.012, 2.0)],
+    ids=["idle", "busy with short callbacks, or in other threads", "a little late", "once, at its start"],
+)
+def test_a_loop_that_is_on_time_is_cleared_with_its_lateness(told: dict[str, float]) -> None:
+    found = judge(minute(loop=told))
+    assert isinstance(found, Absent)
+    assert "ms late on average" in found.because
+
+
+def test_look_alike_a_quota_makes_it_late() -> None:
+    found = judge(minute(loop=loop(3.0, 0.05, 0.085, cpu=1.0, delay=4.0), gap=0.08))
+    assert isinstance(found, Absent)
+    assert "taken away" in found.because
+
+
+def test_look_alike_a_quota_of_the_apps_container_alone_is_seen_by_its_run_delay() -> None:
+    assert isinstance(judge(minute(loop=loop(3.0, 0.05, 0.085, cpu=1.0, delay=4.0))), Absent)
+
+
+def test_under_a_quota_a_long_callback_is_seen_and_what_takes_the_cpu_goes_first() -> None:
+    found = judge(minute(loop=loop(3.0, 0.6, 1.5, cpu=1.0, delay=4.0), gap=0.08))
+    assert isinstance(found, Present)
+    assert Case.CPU_TAKEN in found.cases
+
+
+def test_look_alike_other_threads_hold_the_interpreter() -> None:
+    late = loop(2.0, 0.03, 0.1, cpu=0.02)
+    assert isinstance(judge(minute(loop=late, wake=0.025)), Unknown)
+    assert isinstance(judge(minute(loop=late, wake=0.0001)), Present)
+
+
+def test_a_library_in_c_that_keeps_the_interpreter_is_seen_where_nobody_takes_the_cpu() -> None:
+    assert isinstance(judge(minute(loop=BLOCKED, wake=0.03)), Present)
+
+
+def test_look_alike_on_a_crowded_machine_short_callbacks_are_late_as_everybody_is() -> None:
+    """Measured: 150 callbacks of 2 ms in a row, beside other work, 41 ms late on average."""
+    assert isinstance(judge(minute(loop=loop(1.5, 0.041, 0.295, cpu=1.5, delay=1.0), wake=0.03)), Unknown)
+
+
+def test_log_calls_that_wait_meanwhile_go_first() -> None:
+    found = judge(minute(loop=BLOCKED, calls=(6.0, 1.0, 6.0, 1.0, 0.3)))
+    assert isinstance(found, Present)
+    assert Case.LOGS_MEANWHILE in found.cases
+
+
+def test_what_nobody_tells_is_not_known() -> None:
+    assert isinstance(judge(minute()), Unknown)
+    assert isinstance(judge(minute(wake=None)), Unknown)
+    assert isinstance(judge(minute(loop=loop(looks=0.5))), Unknown)
+    assert isinstance(judge(minute(loop=loop(1.0, 0.03, 0.3, cpu=None, delay=None), watched=False)), Unknown)
