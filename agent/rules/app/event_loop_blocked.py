@@ -57,7 +57,7 @@ def _judge(history: History) -> Judgement:
         if timed := in_app.processes(history, SPAN):
             return Unknown(f"no event loop that a hook knows runs in {', '.join(sorted(timed))}", "", Code.ABSENT)
         missing = history.why_missing(InAppReading, SPAN)
-        return Unknown(*missing.otherwise("no hook tells of an event loop", NEWER_HOOK, Code.NOT_CONFIGURED))
+        return Unknown(*missing.otherwise("no hook reports an event loop", NEWER_HOOK, Code.NOT_CONFIGURED))
     found = [_loop(history, each) for each in loops]
     return targets.worst_of(found) or Unknown("no event loop has been checked", code=Code.NOT_YET)
 
@@ -125,7 +125,7 @@ def _what(loop: Timed, runs: float | None, share: float) -> list[Evidence]:
             else ": what holds the loop mostly sleeps, in a call that should be awaited"
         )
         found.append(Evidence(text + asleep, runs, "ratio"))
-    found.append(Evidence("which callback it is cannot be seen from here: a profile tells"))
+    found.append(Evidence("which callback it is cannot be seen from here: a profile shows it"))
     return found
 
 
