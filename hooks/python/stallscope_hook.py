@@ -32,7 +32,7 @@ from typing import Any, Callable, Iterator
 
 EVERY_SECONDS, IDLE_SECONDS = 2.0, 10.0
 #: Between two looks at an event loop, on average; a log call is slow, and a loop late, from so long on.
-PULSE_SECONDS, SLOW_NS, LATE_SECONDS = 1.0, 10_000_000, 0.05
+PULSE_SECONDS, SLOW_NS, LATE_LOOP_SECONDS = 1.0, 10_000_000, 0.05
 MOST_TIMED = 8
 #: That the first request came or the last one ended is told at once, this often in a row, and then twice a second.
 AT_ONCE, SOON_SECONDS = 10, 0.5
@@ -399,7 +399,7 @@ class _Loop:
 
     def _add(self, late: float, share: float) -> None:
         self.sums[0] += 1
-        self.sums[1] += late >= LATE_SECONDS
+        self.sums[1] += late >= LATE_LOOP_SECONDS
         self.sums[2] += max(0.0, share)
         self.slowest = max(self.slowest, late)
 
