@@ -57,7 +57,10 @@ def uncounted_limit(history: History) -> Comb | None:
     if 2 * sum(attribute(w).quota for w in made) >= sum(w.gap_seconds for w in made) > 0:
         return None
     enough = min((w.end - w.start - w.gap_seconds for w in made if w.spin), default=0.0)
-    clean = [w for w in windows if w.spin and w.start > found.last and w.end - w.start - w.gap_seconds >= enough]
+    clean = [  # a burst that something else stopped has not passed where the limit would have
+        w for w in windows
+        if w.spin and w.start > found.last and w.end - w.start - w.gap_seconds >= enough and not any(ends_of(w))
+    ]  # fmt: skip
     if len(clean) >= CLEAN_SPINS or history.clock() - found.last > GONE_SECONDS:
         return None
     return found

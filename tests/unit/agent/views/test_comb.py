@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.views import comb_fit
-from agent.views.comb import limit_cores, releases
+from agent.views.comb import limit_cores, releases, uncounted_limit
 from agent.views.comb_fit import LEAST_ENDS, PERIODS, End, find
-from tests.unit.builders import Scene, beat, spin
+from tests.unit.builders import Burst, Scene, beat, spin
 
 TICK = 0.004
 
@@ -166,3 +166,14 @@ def test_what_stops_the_bursts_of_an_idle_container_tells_beside_what_neighbours
     assert found is not None
     assert (found.period, found.hits, found.ends) == (0.1, 10, 10)
     assert find(ends, bursts=others[:9]).comb is None
+
+
+@pytest.mark.parametrize(("others", "there"), [((0.03,), True), ((), False)], ids=["stopped by others", "not stopped"])
+def test_only_bursts_that_nothing_stopped_say_that_a_limit_is_gone(others: tuple[float, ...], there: bool) -> None:
+    """Under a limit on a crowded host two bursts met something else first, and the limit was called gone."""
+    scene = Scene().run(60, spins=Burst((0.08,), burn=0.02, every=5.0), cause="hidden limit")
+    assert uncounted_limit(scene.history) is not None
+    for _ in range(2):
+        windows = [spin(scene.clock() + 1.0, burn=0.05, gaps=others)]
+        scene.slot([w._replace(ends=tuple((w.start + 0.0137 + gap, gap) for gap in others)) for w in windows])
+    assert (uncounted_limit(scene.history) is not None) == there
