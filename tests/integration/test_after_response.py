@@ -65,10 +65,7 @@ def command(kind: str, *words: str, hook: str) -> tuple[list[str], dict[str, str
 
 @pytest.mark.parametrize(
     "app",
-    [
-        pytest.param(app, id=name, marks=[pytest.mark.core] if name in {"FastAPI", "Express 5"} else [])
-        for name, app in APPS.items()
-    ],
+    [pytest.param(app, id=name, marks=[pytest.mark.core] if name == "FastAPI" else []) for name, app in APPS.items()],
 )
 def test_work_after_the_response_is_counted_and_work_in_it_is_not(app: App, agent: Agent, stack: ExitStack) -> None:
     words, environ = command(*app.words, hook=f"udp:127.0.0.1:{agent.port}")

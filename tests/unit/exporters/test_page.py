@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.report import Breakdown, Report, Suspect, to_json
@@ -324,6 +324,7 @@ EVIL = [
 
 
 @each_form
+@settings(max_examples=40)  # a page takes some ten milliseconds
 @given(text=st.sampled_from(EVIL) | st.text(st.characters(categories=None), max_size=40))
 def test_a_name_from_outside_stays_a_text(form: Callable[..., bytes], text: str) -> None:
     report, timeline = hostile(text)
