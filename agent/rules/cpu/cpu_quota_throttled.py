@@ -41,7 +41,12 @@ FREE = Threshold(
     "ratio",
     "a burst once a minute may meet it",
 )
-WORK = Threshold("CPU that an app uses, at least, to count as busy", 0.02, "cores", "the agent uses a tenth of that")
+WORK = Threshold(
+    "CPU that an app uses, at least, to count as busy",
+    0.05,
+    "cores",
+    "an agent in the same group uses a tenth of that, `doctor` half",
+)
 PERIODS = Threshold(
     "throttled periods of all in which the group ran, at least",
     0.1,
