@@ -66,10 +66,10 @@ class Board:
         self._put("", "")
 
     def _put(self, text: str, block: str) -> None:
-        columns, lines = self._size()
-        up = f"\x1b[{self._rows}A\x1b[J" if self._rows and self._may_draw() else ""
+        (columns, lines), may_draw = self._size(), self._may_draw()
+        up = f"\x1b[{self._rows}A\x1b[J" if self._rows and may_draw else ""
         rows = sum(-(-max(1, len(_COLOUR.sub("", line))) // max(1, columns)) for line in block.splitlines())
-        shown = block if rows < lines and self._may_draw() else ""
+        shown = block if rows < lines and may_draw else ""
         self._block, self._rows = block, rows if shown else 0
         if up or text or shown:
             self._write(f"{up}{text}{shown}")

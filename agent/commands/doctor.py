@@ -21,9 +21,11 @@ LONG_ENOUGH_SECONDS = 90.0
 
 def too_short_for(report: Mapping[str, Any], seconds: float) -> list[str]:
     """What ``seconds`` were too short for: each reason, and the rules that stay unknown for it."""
+    if seconds >= LONG_ENOUGH_SECONDS:
+        return []
     waiting: dict[str, list[str]] = {}
     for each in report["unknown"]:
-        if each["code"] == Code.NOT_YET and seconds < LONG_ENOUGH_SECONDS:
+        if each["code"] == Code.NOT_YET:
             waiting.setdefault(each["because"], []).append(each["rule"])
     return [
         f"not known after {seconds:g} s, --for {LONG_ENOUGH_SECONDS:g}s may tell: {', '.join(rules)}: {why}"
