@@ -73,6 +73,9 @@ class Watch:
 
 
 @pytest.mark.core
+@pytest.mark.timing(
+    reason="a Redis that the machine holds for 10 ms counts a slow command, and is then rightly not cleared"
+)
 def test_a_healthy_redis_is_cleared_with_its_number(server: Redis) -> None:
     watch = Watch(server.url)
     readings = watch.slots(4)
@@ -88,7 +91,7 @@ def test_a_healthy_redis_is_cleared_with_its_number(server: Redis) -> None:
     assert parts == pytest.approx(wall)
     told = watch.judge("redis_slow")
     assert isinstance(told, Absent), told
-    assert re.search(r"Redis 'cache' answered 20 PINGs in [\d.]+ ms", told.because)
+    assert re.search(r"Redis 'cache' answered \d+ PINGs in [\d.]+ ms", told.because)
     assert isinstance(watch.judge("redis_unreachable"), Absent)
     assert not isinstance(watch.judge("network_slow"), Present)
 
