@@ -68,12 +68,9 @@ class Seen(NamedTuple):
     """... how many of them were acknowledged apart from their replies, ..."""
     replies: float
     """... and the segments with data that came back."""
-    exchange: Exchange = Exchange()
-
-    @property
-    def long(self) -> bool:
-        """Whether what it is doing may be meant to last: see :mod:`probes.sockets.exchange`."""
-        return self.exchange.is_long(self.group, acknowledged=not self.socket.info.unacked)
+    exchange: Exchange
+    long: bool
+    """Whether what it is doing may be meant to last: see :mod:`probes.sockets.exchange`."""
 
     @property
     def rests(self) -> bool:
@@ -82,13 +79,13 @@ class Seen(NamedTuple):
         since = [s for s in (info.last_data_sent_seconds, info.last_data_recv_seconds) if s is not None]
         return self.group == "idle" and bool(since) and min(since) > REST_SECONDS
 
-    @property
-    def slow(self) -> bool:
-        """Whether its replies take longer than an acknowledgement may be delayed (40 ms).
 
-        Not of large ones: who has sent much acknowledges each request at once.
-        """
-        return self.sent >= ENOUGH and self.apart >= APART * self.sent and self.replies <= SMALL * self.sent
+def _slow(sent: float, apart: float, replies: float) -> bool:
+    """Whether a connection's replies take longer than an acknowledgement may be delayed (40 ms).
+
+    Not of large ones: who has sent much acknowledges each request at once.
+    """
+    return sent >= ENOUGH and apart >= APART * sent and replies <= SMALL * sent
 
 
 def settle(now: Socket, before: Seen | None, at: float) -> Seen:
@@ -109,11 +106,11 @@ def settle(now: Socket, before: Seen | None, at: float) -> Seen:
     else:
         fade = FADING if sent else 1.0
         sent, apart, replies = fade * before.sent + sent, fade * before.apart + apart, fade * before.replies + replies
-    seen = Seen(now, group, sent, apart, replies)
     if group == "idle" and info.data_segs_in is not None and not now.rqueue:
         tie = info.last_data_sent_seconds == info.last_data_recv_seconds
         still = before is not None and before.group == "waiting"
         still = still and (info.data_segs_in, info.data_segs_out) == (then.data_segs_in, then.data_segs_out)
-        group = "waiting" if still or (tie and seen.slow) else "idle"
+        group = "waiting" if still or (tie and _slow(sent, apart, replies)) else "idle"
     exchange = follow(at, now, group, before.exchange if before else Exchange(), before.socket if before else None)
-    return seen._replace(group=group, exchange=exchange)
+    long = exchange.is_long(group, acknowledged=not info.unacked)
+    return Seen(now, group, sent, apart, replies, exchange, long)

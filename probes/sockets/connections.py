@@ -28,12 +28,14 @@ A wait of over 10 s, or a result that is read for as long, may be meant so (BLPO
 these are told apart as far as the wire knows (:mod:`probes.sockets.exchange`), within the shares of the waiting and the unread.  Unseen is what a connection
 did after the last read before its end, TLS or text of any kind, and connections over Unix sockets.
 
+Of more than 64 connections to one remote end 64 are followed, the others counted, and one sample is taken in a slot instead
+of three (each sixth slot takes three all the same, for those that come and go): many connections tell a share in one sample.
+
 Where netlink is refused, :mod:`probes.sockets.proc_net` gives connections and queues, at a higher price; in gVisor nothing.
 
 Cost, measured on the loopback interface: with 10 connections a dump is a thirtieth of reading /proc/net/tcp and tcp6,
 most of it one walk through the kernel's hash table; a thousand connections to other ports beside them add two fifths
-to the dump and two thirds to the tables.  With 1000 watched connections the dump is a third of the tables and costs 25
-times as much as with 10; the sums then add another half to it.
+to the dump and two thirds to the tables.  docs/evidence/lightness.md has the cost over the number of connections.
 """
 
 from __future__ import annotations
@@ -42,27 +44,25 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from probes.kernel_files import why
-from probes.labels import OTHER
 from probes.reading import Code, NoData, Reading, Unseen, gauge, increment
 from probes.sockets import netlink, proc_net
 from probes.sockets.classify import Key, Seen, settle
+from probes.sockets.endpoints import Endpoints, weigh
 from probes.sockets.services import DEFAULT_PORTS
 from probes.sockets.sums import Sample, Sums, fleeting, key_of
-from probes.sockets.tcp_info import Dump, Remote, Socket, format_address, pack_address
+from probes.sockets.tcp_info import Dump, Remote
 
-#: Endpoints with a label of their own; the rest is ``OTHER``.
-MOST_ENDPOINTS = 32
 #: After a refusal netlink is not asked for so long: each question may make the kernel look for a module.
 REFUSED_SECONDS = 60.0
 #: Between two samples of one read: more than a scheduler's period of 100 ms apart on average, and never in step with it.
 BETWEEN_SECONDS = (0.03, 0.17)
-
-T = TypeVar("T")
+#: With more followed connections than this a slot takes one sample; each so many slots it takes all.
+MANY, ALL_EVERY = netlink.MOST_FOLLOWED, 6
 
 _REMEDY = "let the agent see the network namespace of the application, with its /proc and NETLINK_SOCK_DIAG allowed"
 _CHANGED = "other addresses are watched than at the previous reading"
@@ -88,6 +88,10 @@ class ConnectionsReading(Reading):
     probe: ClassVar[str] = "connections"
 
     connections: Mapping[str, float] | None = gauge("Connections established or being established", by="remote")
+    followed: Mapping[str, float] | None = gauge(
+        "Where there are many: those that are looked at one by one; the others are counted, and what is said of all is these, scaled",
+        by="remote",
+    )
     unread_ratio: Mapping[str, float] | None = gauge(
         "Share of the connections whose reply has lain unread in the client's kernel for over 20 ms", by="remote"
     )
@@ -151,8 +155,8 @@ class ConnectionsProbe:
     ``ports``: every connection to such a port is watched, and to those of ``services``, which says what answers there.  ``targets``: name of an endpoint to the addresses
     (IP, port) that the caller resolved; :meth:`watch` replaces them.  ``own_inodes`` gives the sockets to leave
     out, by inode.  ``gvisor`` says whether this is one, as the platform probe found it.  Each read takes ``samples``
-    dumps, a random moment apart: a steady rhythm can fall in step with what it measures.  It takes one when that shows
-    no connection and ``opened`` (see :func:`probes.sockets.proc_net.opened`) says that none was begun since the read before.
+    dumps, a random moment apart: a steady rhythm can fall in step with what it measures.  It takes none where the read before saw
+    no connection and ``opened`` (see :func:`probes.sockets.proc_net.opened`) says that none was begun since.
     """
 
     name = "connections"
@@ -167,7 +171,7 @@ class ConnectionsProbe:
         services: Mapping[int, str] | None = None,
         own_inodes: Callable[[], Collection[int]] | None = None,
         gvisor: Callable[[], bool] = lambda: False,
-        netlink: Asked = netlink.dump,
+        netlink: Asked = netlink.dump_followed,
         closed: Asked = netlink.dump_closed,
         table: Asked = proc_net.dump,
         opened: Callable[[], int | None] = proc_net.opened,
@@ -179,13 +183,18 @@ class ConnectionsProbe:
         self._ports = frozenset(ports) | self._services.keys()
         self._own_inodes = own_inodes or proc_net.sockets_of_this_process
         self._gvisor = gvisor
-        self._netlink, self._closed, self._table, self._clock = netlink, closed, table, clock
+        self._netlink, self._count, self._table, self._clock = netlink, closed, table, clock
         self._samples, self._sleep, self._opened = samples, sleep, opened
         self._opens: int | None = None
+        self._slot = 0
+        self._scale: Mapping[Remote, float] = {}
+        self._last_refused: Unseen | None = None
+        self._closed: dict[str, float] = {}
+        self._not_counted: Unseen | None = None
         self._refused, self._refused_until = Unseen("", Code.NOT_PERMITTED), -math.inf
         self._last: Sample | None = None
         self._seen: dict[Key, Seen] = {}
-        self._wanted: list[Remote] = []
+        self._endpoints = Endpoints((), {})
         self.watch(targets or {})
 
     def watch(self, targets: Mapping[str, Collection[Remote]]) -> None:
@@ -194,52 +203,66 @@ class ConnectionsProbe:
         Raises ValueError for an address that is none, for more than ``MOST_ENDPOINTS`` names, or for more addresses
         than the kernel's filter takes.
         """
-        if len(targets) > MOST_ENDPOINTS:
-            raise ValueError(f"{len(targets)} endpoints are named, more than {MOST_ENDPOINTS}")
-        names = {}
-        for name, remotes in targets.items():
-            for host, port in remotes:
-                names[format_address(*pack_address(host)), port] = name
-        others = {remote for remote in names if remote[1] not in self._ports}
-        wanted = sorted({("", port) for port in self._ports} | others)
-        netlink.bytecode(wanted)
-        if self._last and wanted != self._wanted:
+        endpoints = Endpoints(self._ports, targets)
+        netlink.bytecode(endpoints.wanted)
+        if self._last and endpoints.wanted != self._endpoints.wanted:
             self._last = self._last._replace(missing=_CHANGED)
-        self._targets, self._names, self._wanted = frozenset(targets), names, wanted
+        self._endpoints = endpoints
 
     async def read(self) -> ConnectionsReading:
         """Take the samples of one slot.  Raises NoData in gVisor and where neither netlink nor the tables can be read."""
         if self._gvisor():
             raise NoData(_GVISOR, _GVISOR_REMEDY)
-        seen: list[Seen] = []
-        samples: list[tuple[float, dict[Key, Socket]]] = []
+        self._slot += 1
         opened, before_that = self._opened(), self._opens
-        quiet, self._opens = opened is not None and opened == before_that, opened
+        self._opens = opened
+        none_begun = opened is not None and opened == before_that and bool(self._slot % ALL_EVERY)
+        before = self._last
+        if none_begun and before and not before.sockets and not before.missing:
+            sample = self._last = Sample(self._clock(), "", {})
+            looks, refused, seen = [sample], self._last_refused, list[Seen]()
+        else:
+            looks, refused, seen = await self._look(none_begun=none_begun)
+            sample = self._last = looks[-1]
+            self._last_refused = refused
+        sockets = list(sample.sockets.values())
+        by_end = self._endpoints.sort(sockets)
+        scale = {end: weigh(found, self._scale) / len(found) for end, found in by_end.items()}
+        sums = Sums(by_end, refused, self._endpoints.sort(seen, lambda each: each.socket), scale)
+        sums.fill_states(self._endpoints.named)
+        if self._closed or not none_begun or sockets:
+            self._closed, self._not_counted = self._count_closed(refused)
+        sums.fill_closed(self._closed, self._not_counted)
+        if sample.missing:
+            sums.unseen["connections"] = Unseen(sample.missing, Code.PARTIAL)
+        sums.fill_growth(before, sample)
+        came_and_went, span = fleeting([(look.taken, look.sockets) for look in looks])
+        ends = self._endpoints.sort(came_and_went)
+        nothing = none_begun and not seen  # came, so nothing went
+        sums.fill_fleeting({end: len(found) for end, found in ends.items()}, 1.0 if nothing else span)
+        seconds = max(0.0, sample.taken - before.taken) if before else 0.0
+        return ConnectionsReading(
+            taken=sample.taken, seconds=seconds, unseen=sums.unseen, services=self._services, **sums.fields
+        )
+
+    async def _look(self, *, none_begun: bool) -> tuple[list[Sample], Unseen | None, list[Seen]]:
+        """The samples of one slot, why they are only the tables', and every connection at each of them."""
+        looks: list[Sample] = []
+        refused: Unseen | None = None
+        seen: list[Seen] = []
         for turn in range(self._samples):
             if turn:
                 await self._sleep(random.uniform(*BETWEEN_SECONDS))  # noqa: S311 - no secret
             own = self._own_inodes()  # first: a socket that another thread closes meanwhile stays ours
             dump, refused = self._ask()
-            sockets, at = [s for s in dump.sockets if s.inode not in own], self._clock()
-            self._seen = {key: settle(s, self._seen.get(key), at) for s in sockets if (key := key_of(s))}
+            sockets, at = {key_of(s): s for s in dump.sockets if s.inode not in own}, self._clock()
+            self._scale = dump.scale
+            self._seen = {key: settle(s, self._seen.get(key), at) for key, s in sockets.items()}
             seen += self._seen.values()
-            samples.append((at, {key_of(s): s for s in sockets}))
-            if quiet and not sockets:
+            looks.append(Sample(at, dump.missing, sockets))
+            if (none_begun and not sockets) or (self._slot % ALL_EVERY and (dump.scale or len(sockets) > MANY)):
                 break
-        before, sample = self._last, Sample(samples[-1][0], dump.missing, samples[-1][1])
-        self._last = sample
-        sums = Sums(self._by_endpoint(sockets, _itself), refused, self._by_endpoint(seen, lambda each: each.socket))
-        sums.fill_states(self._targets)
-        sums.fill_closed(*self._count_closed(refused))
-        if sample.missing:
-            sums.unseen["connections"] = Unseen(sample.missing, Code.PARTIAL)
-        sums.fill_growth(before, sample)
-        came_and_went, span = fleeting(samples) if len(samples) == self._samples else ([], 1.0)
-        sums.fill_fleeting({end: len(found) for end, found in self._by_endpoint(came_and_went, _itself).items()}, span)
-        seconds = max(0.0, sample.taken - before.taken) if before else 0.0
-        return ConnectionsReading(
-            taken=sample.taken, seconds=seconds, unseen=sums.unseen, services=self._services, **sums.fields
-        )
+        return looks, refused, seen
 
     def inodes(self) -> frozenset[int]:
         """The sockets that the latest sample saw: who holds them is the app."""
@@ -253,44 +276,26 @@ class ConnectionsProbe:
         now = self._clock()
         if now >= self._refused_until:
             try:
-                return self._netlink(self._wanted), None
+                return self._netlink(self._endpoints.wanted), None
             except OSError as error:
                 self._refused, self._refused_until = _refusal(error), now + REFUSED_SECONDS
         lacks = f"{self._refused}; /proc/net/tcp, read instead at a higher cost, lacks it"
         try:
-            return self._table(self._wanted), self._refused.reworded(lacks)
+            return self._table(self._endpoints.wanted), self._refused.reworded(lacks)
         except OSError as error:
             raise NoData(f"{self._refused}; {why(error)}", _REMEDY, code=self._refused.code) from error
 
-    def _count_closed(self, refused: Unseen | None) -> tuple[dict[str, int], Unseen | None]:
+    def _count_closed(self, refused: Unseen | None) -> tuple[dict[str, float], Unseen | None]:
         """Sockets in TIME_WAIT by endpoint, or why they could not be counted."""
         if refused is not None:
             return {}, refused
         try:
-            dump = self._closed(self._wanted)
+            dump = self._count(self._endpoints.wanted)
         except OSError as error:
             return {}, _refusal(error)
-        return {end: len(found) for end, found in self._by_endpoint(dump.sockets, _itself).items()}, None
-
-    def _by_endpoint(self, things: Iterable[T], socket_of: Callable[[T], Socket]) -> dict[str, list[T]]:
-        """The named and then the busiest endpoints by their labels, all others together."""
-        found: dict[str, list[T]] = {}
-        for thing in things:
-            s = socket_of(thing)
-            host = f"[{s.destination}]" if ":" in s.destination else s.destination
-            label = self._names.get((s.destination, s.destination_port)) or f"{host}:{s.destination_port}"
-            found.setdefault(label, []).append(thing)
-        ranked = sorted(found, key=lambda label: (label not in self._targets, -len(found[label]), label))
-        kept = {label: found[label] for label in ranked[:MOST_ENDPOINTS]}
-        for label in ranked[MOST_ENDPOINTS:]:
-            kept.setdefault(OTHER, []).extend(found[label])
-        return kept
+        return {end: weigh(sockets, dump.scale) for end, sockets in self._endpoints.sort(dump.sockets).items()}, None
 
 
 def _refusal(error: OSError) -> Unseen:
     reason = why(error)
     return reason.reworded(f"NETLINK_SOCK_DIAG: {reason}")
-
-
-def _itself(found: Socket) -> Socket:
-    return found

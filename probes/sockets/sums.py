@@ -70,7 +70,8 @@ def fleeting(samples: Sequence[tuple[float, Mapping[Key, Socket]]]) -> tuple[lis
 class Sums:
     """One reading in the making: the fields and the reasons of the missing ones.
 
-    ``endpoints`` are the sockets of the last sample by endpoint, ``seen`` those of all samples of this reading.
+    ``endpoints`` are the sockets of the last sample by endpoint, ``seen`` those of all samples of this reading; ``scale`` says
+    of endpoints of which some connections are followed and the others counted, how many each of those stands for.
     """
 
     def __init__(
@@ -78,16 +79,23 @@ class Sums:
         endpoints: Mapping[str, Sequence[Socket]],
         because: Unseen | None,
         seen: Mapping[str, Sequence[Seen]],
+        scale: Mapping[str, float] | None = None,
     ) -> None:
         self._endpoints, self._because, self._seen = endpoints, because or _NOT_REPORTED, seen
+        self._scale = scale or {}
         self.fields: dict[str, Any] = {}
         self.unseen: dict[str, Unseen] = {}
 
     def fill_states(self, targets: Collection[str]) -> None:
         """What the sockets say by themselves."""
         ends = self._endpoints
-        self._put("connections", dict.fromkeys(targets, 0) | {end: len(found) for end, found in ends.items()})
-        self._put("unread_bytes", {end: sum(s.rqueue for s in found) for end, found in ends.items()})
+        number = {end: float(round(len(found) * self._scale.get(end, 1.0))) for end, found in ends.items()}
+        self._put("connections", dict.fromkeys(targets, 0.0) | number)
+        some = {end: float(len(found)) for end, found in ends.items() if self._scale.get(end, 1.0) > 1}
+        self._put("followed", some)
+        self._put(
+            "unread_bytes", self._scaled({end: float(sum(s.rqueue for s in found)) for end, found in ends.items()})
+        )
         rtts = {end: [r for s in found if (r := s.info.min_rtt_seconds) is not None] for end, found in ends.items()}
         self._put("min_rtt_seconds", {end: min(found, default=None) for end, found in rtts.items()})
         groups = {end: [each.group for each in found if each.group] for end, found in self._seen.items()}
@@ -102,15 +110,19 @@ class Sums:
         known = {end: number / len(groups[end]) if groups[end] else None for end, number in resting.items()}
         self._put("idle_long_ratio", known)
         waited = {end: {key_of(s.socket): s for s in found if s.exchange.waited} for end, found in self._seen.items()}
-        self._put("waiters", {end: len(found) if groups[end] else None for end, found in waited.items()})
+        self._put(
+            "waiters", self._scaled({end: float(len(found)) if groups[end] else None for end, found in waited.items()})
+        )
         busy = {end: sum(s.exchange.busy for s in found.values()) for end, found in waited.items()}
-        self._put("busy_waiters", {end: number if groups[end] else None for end, number in busy.items()})
+        self._put(
+            "busy_waiters", self._scaled({end: float(number) if groups[end] else None for end, number in busy.items()})
+        )
         waits = {end: _mean_wait(found) for end, found in self._seen.items()}
         self.fields["waiting_seconds"] = {end: wait for end, wait in waits.items() if wait is not None}
         if "waiting_ratio" in self.unseen:
             self._absent(("waiting_seconds",), self._because)
 
-    def fill_closed(self, closed: Mapping[str, int], because: Unseen | None) -> None:
+    def fill_closed(self, closed: Mapping[str, float], because: Unseen | None) -> None:
         """What this side closed within the last minute, by endpoint."""
         if because is not None:
             self._absent(("closed_per_second",), because)
@@ -123,7 +135,8 @@ class Sums:
         if seconds <= 0:
             self._absent(("fleeting_per_second",), _TOO_FEW)
             return
-        self._put("fleeting_per_second", {end: fleeting.get(end, 0) / seconds for end in {*self._seen, *fleeting}})
+        known = {end: fleeting.get(end, 0) / seconds for end in {*self._seen, *fleeting}}
+        self._put("fleeting_per_second", self._scaled(known))
 
     def fill_growth(self, before: Sample | None, sample: Sample) -> None:
         """What changed since the sample before."""
@@ -138,6 +151,7 @@ class Sums:
                 _sum(gained, name) for name in ("sent", "acked", "again", "back")
             )
             most[end] = max((each["sent"] for each in gained if "sent" in each), default=None)
+        sent, acked, again, back = (self._scaled(each) for each in (sent, acked, again, back))
         self._put("retransmits", again)
         self._put("request_bytes", {end: _quotient(acked[end], sent[end]) for end in sent}, _NOTHING_SENT)
         seconds = sample.taken - before.taken
@@ -147,9 +161,13 @@ class Sums:
         self._put("round_trips_per_second", {end: _quotient(count, seconds) for end, count in sent.items()})
         self._put("replies_per_second", {end: _quotient(count, seconds) for end, count in back.items()})
         self._put("busiest_round_trips_per_second", {end: _quotient(count, seconds) for end, count in most.items()})
-        self._put("new_connections_per_second", {end: count / seconds for end, count in new.items()})
+        self._put("new_connections_per_second", self._scaled({end: count / seconds for end, count in new.items()}))
         if missing := sample.missing or before.missing:
             self._absent(("new_connections_per_second",), Unseen(missing, Code.PARTIAL))
+
+    def _scaled(self, values: Mapping[str, float | None]) -> dict[str, float | None]:
+        """What the followed connections add up to, as that of all of them."""
+        return {end: value and value * self._scale.get(end, 1.0) for end, value in values.items()}
 
     def _put(self, name: str, values: Mapping[str, float | None], because: Unseen | None = None) -> None:
         """Set a field to what is known; to None when there are connections and it is known of none."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Mapping
 from functools import lru_cache
 from operator import mul
+from types import MappingProxyType
 from typing import NamedTuple
 
 #: TCP states, include/net/tcp_states.h.
@@ -75,10 +77,14 @@ class Socket(NamedTuple):
 
 
 class Dump(NamedTuple):
-    """The sockets found; ``missing`` says why there may be more, "" when these are all."""
+    """The sockets found; ``missing`` says why there may be more, "" when these are all.
+
+    ``scale``: of remote ends of which some were read and the others counted, how many each of those stands for.
+    """
 
     sockets: tuple[Socket, ...]
     missing: str = ""
+    scale: Mapping[Remote, float] = MappingProxyType({})
 
 
 def read_info(chunk: bytes, at: int, size: int) -> TcpInfo:

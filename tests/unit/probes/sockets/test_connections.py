@@ -20,12 +20,14 @@ from probes.labels import OTHER
 from probes.reading import NoData, specs
 from probes.sockets.classify import UNREAD_SECONDS, classify
 from probes.sockets.connections import (
+    ALL_EVERY,
     BETWEEN_SECONDS,
-    MOST_ENDPOINTS,
+    MANY,
     REFUSED_SECONDS,
     ConnectionsProbe,
     ConnectionsReading,
 )
+from probes.sockets.endpoints import MOST_ENDPOINTS
 from probes.sockets.proc_net import sockets_of_this_process
 from probes.sockets.registration import READING_BYTES, Connections
 from probes.sockets.sums import GROUPS
@@ -192,25 +194,77 @@ def test_who_stood_at_one_sample_and_at_neither_of_its_neighbours_came_and_went(
     assert scene.read(*seen[0]).fleeting_per_second == pytest.approx(fleeting)
 
 
-@pytest.mark.parametrize(
-    ("opened", "sockets", "asked"),
-    [((7, 7), (), 1), ((7, 8), (), 3), ((7, 7), (sock(),), 3), ((None, None), (), 3), ((7, None), (), 3)],
-    ids=["none and none begun", "one was begun", "there is one", "not told", "no longer told"],
-)
-def test_a_read_takes_one_sample_where_there_is_no_connection_and_none_was_begun(
-    opened: tuple[int | None, int | None], sockets: tuple[Socket, ...], asked: int
-) -> None:
+def test_where_there_was_no_connection_and_none_was_begun_since_the_kernel_is_not_asked() -> None:
     async def sleep(_: float) -> None:
         scene.clock.advance(0.1)
 
-    told = iter(opened)
-    scene = Scene(samples=3, sleep=sleep, opened=lambda: next(told))
+    told: list[int | None] = [7, 7, 8, 8, 8, None]
+    scene = Scene(samples=3, sleep=sleep, opened=lambda: told.pop(0))
+    asked = []
+    for sockets in ((), (), (sock(),), (), (), ()):
+        before = scene.netlink.asked, scene.closed.asked
+        reading = scene.read(*sockets)
+        asked.append((scene.netlink.asked - before[0], scene.closed.asked - before[1]))
+        assert reading.fleeting_per_second == dict.fromkeys((DB,) if sockets else (), 0.0)
+        assert reading.connections == dict.fromkeys((DB,) if sockets else (), 1.0)
+    # Nobody knows at first what was begun before; one sample tells that the one is gone.
+    assert asked == [(3, 1), (0, 0), (3, 1), (1, 0), (0, 0), (3, 1)]
+
+
+def test_a_connection_that_nobody_began_is_found_within_a_minute() -> None:
+    scene = Scene(opened=lambda: 7)  # such as one that a checkpoint brought back
     scene.again()
-    assert scene.netlink.asked == 3  # nobody knows yet what was begun before
-    reading = scene.read(*sockets)
-    assert scene.netlink.asked == 3 + asked
-    assert reading.fleeting_per_second == dict.fromkeys((DB,) if sockets else (), 0.0)
-    assert "fleeting_per_second" not in reading.unseen
+    readings = [scene.read(sock()) for _ in range(ALL_EVERY)]
+    assert readings[0].connections == {}
+    assert readings[-1].connections == {DB: 1.0}
+
+
+def test_other_ends_are_asked_for_at_once_when_they_are_named() -> None:
+    scene = Scene(opened=lambda: 7)
+    scene.again()
+    scene.probe.watch({"primary": [("10.0.0.9", 6432)]})
+    assert scene.read(sock(port=6432)).connections == {"primary": 1.0}
+
+
+def test_of_many_connections_some_are_followed_in_one_sample_and_stand_for_all() -> None:
+    async def sleep(_: float) -> None:
+        scene.clock.advance(0.1)
+
+    scene = Scene(samples=3, sleep=sleep)
+    end = ("10.0.0.9", 5432)
+
+    def crowd(sent: int, news: int) -> Dump:
+        old = (sock(n, unacked=int(n % 4 == 0), data_segs_out=sent, rqueue=2 * (n % 4 > 0)) for n in range(MANY))
+        new = (sock(1000 + n, unacked=1, data_segs_out=0) for n in range(news))
+        return Dump((*old, *new, sock(host="10.0.0.8", unacked=1)), "", {end: 10.0})
+
+    scene.netlink.now = crowd(100, 0)
+    first = scene.again()
+    assert scene.netlink.asked == 1
+    assert first.fleeting_per_second is None  # one sample does not tell
+    scene.clock.advance(10.0)
+    scene.netlink.now = crowd(200, 6)
+    reading = scene.again()
+    assert reading.connections == {DB: 700.0, "10.0.0.8:5432": 1.0}
+    assert reading.followed == {DB: 70.0}
+    assert reading.unread_bytes == {DB: 1.5 * MANY * 10, "10.0.0.8:5432": 0.0}
+    assert (reading.waiting_ratio or {})[DB] == pytest.approx((MANY / 4 + 6) / (MANY + 6))
+    assert (reading.waiters or {})[DB] == pytest.approx((MANY / 4 + 6) * 10)
+    assert (reading.new_connections_per_second or {})[DB] == pytest.approx(6.0)
+    assert (reading.round_trips_per_second or {})[DB] == pytest.approx(100 * MANY * 10 / 10.0)
+    assert (reading.busiest_round_trips_per_second or {})[DB] == pytest.approx(10.0)
+    for _ in range(ALL_EVERY):
+        scene.clock.advance(10.0)
+        known = scene.again().fleeting_per_second is not None
+        if known:
+            break
+    assert known, "now and then a slot looks for those that come and go"
+
+
+def test_closed_connections_that_were_counted_and_not_read_count() -> None:
+    scene = Scene()
+    scene.closed.now = Dump((sock(1),), "", {("10.0.0.9", 5432): 120.0})
+    assert scene.read().closed_per_second == {DB: 2.0}
 
 
 def test_a_connection_that_is_being_made_has_sent_nothing_and_its_wait_is_not_known() -> None:
@@ -495,7 +549,7 @@ def test_without_netlink_the_tables_give_queues_and_the_rest_is_none_with_the_re
     scene.clock.advance(2.0)
     scene.table.now = Dump((blank(rqueue=9), blank(2)))
     reading = scene.again()
-    known = {"connections": {DB: 2}, "unread_bytes": {DB: 9}, "new_connections_per_second": {DB: 0.5}}
+    known = {"connections": {DB: 2}, "followed": {}, "unread_bytes": {DB: 9}, "new_connections_per_second": {DB: 0.5}}
     for spec in specs(ConnectionsReading):
         assert getattr(reading, spec.name) == known.get(spec.name)
         assert spec.name in known or reading.unseen[spec.name]

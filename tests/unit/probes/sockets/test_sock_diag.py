@@ -256,6 +256,62 @@ def test_an_endless_answer_ends() -> None:
     assert Endless.calls == MOST_RECEIVES
 
 
+class Long(socket.socket):
+    """An answer of more datagrams than a pair of sockets holds."""
+
+    def __init__(self, chunks: Sequence[bytes]) -> None:
+        super().__init__(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._chunks = iter(chunks)
+
+    def send(self, _: object, _flags: int = 0) -> int:
+        return 0
+
+    def recv(self, _: int, _flags: int = 0) -> bytes:
+        return next(self._chunks)
+
+
+@given(
+    count=st.integers(1, 700),
+    followed=st.integers(1, 80),
+    first=st.integers(1024, 65535),
+    step=st.integers(1, 7),
+    beside=st.integers(0, 5),
+)
+@settings(max_examples=30, deadline=None)
+def test_of_many_to_one_end_some_are_read_and_the_others_counted(
+    count: int, followed: int, first: int, step: int, beside: int
+) -> None:
+    many = [FIRST._replace(source_port=(first + n * step) % 65536, inode=n) for n in range(count)]
+    few = [FIRST._replace(destination="10.0.0.8", source_port=n, inode=10_000 + n) for n in range(beside)]
+    answer = [b"".join(map(message, many[at : at + 300])) for at in range(0, count, 300)]
+    answer.append(b"".join(map(message, few)) + DONE)
+    found = dump([("", 5432)], followed=followed, open_socket=lambda: Long(answer))
+    read = [s for s in found.sockets if s.destination == FIRST.destination]
+    assert set(read) <= set(many)
+    assert len(read) == count if count <= followed else len(read) <= followed
+    scale = found.scale.get(("10.0.0.9", 5432), 1.0)
+    assert len(read) * scale == pytest.approx(count if read else 0)
+    if beside <= followed:
+        assert sum(s.destination == "10.0.0.8" for s in found.sockets) == beside
+
+
+def test_the_same_connections_are_followed_from_dump_to_dump_as_others_come() -> None:
+    ports = list(range(32768, 60999, 2))
+    before = followed_of(ports[:1000])
+    after = followed_of(ports[:100] + ports[150:1100])  # some went, others came
+    assert len(before) > 16
+    assert before - set(ports[100:150]) <= after
+    doubled = followed_of(ports[:2400])
+    assert doubled & set(ports[:1000]) <= before, "fewer of these, and no other ones"
+
+
+def followed_of(ports: Sequence[int]) -> set[int]:
+    parts = [ports[at : at + 300] for at in range(0, len(ports), 300)]
+    chunks = [*(b"".join(message(FIRST._replace(source_port=n)) for n in part) for part in parts), DONE]
+    found = dump([("", 5432)], followed=64, open_socket=lambda: Long(chunks))
+    return {s.source_port for s in found.sockets}
+
+
 def test_a_refused_dump_is_an_os_error() -> None:
     with pytest.raises(FileNotFoundError):
         ask([refusal(2, -errno.ENOENT)])
