@@ -67,7 +67,8 @@ def parse(text: str) -> RedisAddress:
         raise unusable("it names no path", "give unix:///PATH/OF/THE/SOCKET")
     if scheme != "unix" and (not host or "," in parts.netloc.rpartition("@")[2]):
         raise unusable("it names no host, or several", "give the address of one server")
-    user, password = unquote(parts.username or ""), unquote(parts.password or query.get("password", ""))
+    user = unquote(parts.username or "")
+    password = unquote(parts.password) if parts.password else query.get("password", "")  # of a query it is decoded already
     return RedisAddress(
         host, port, unquote(parts.path) if scheme == "unix" else "", user, password, tls=scheme == "rediss",
         verify=query.get("ssl_cert_reqs", "").lower() not in _NO,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.settings.load import ConfigError, load
@@ -57,6 +57,7 @@ def test_any_text_is_an_address_or_refused(text: str) -> None:
 
 
 @given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=30).map(str.strip).filter(bool))
+@example("%00")
 def test_a_password_of_its_own_place_comes_out_as_it_is(password: str) -> None:
     for url, user in (("redis://cache:1/2?x=1", ""), ("redis://app@cache", "app"), ("unix:///run/r.sock", "")):
         found = parse(address_from(url, "env:PASSWORD", {"PASSWORD": password})())
