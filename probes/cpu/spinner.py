@@ -13,7 +13,8 @@ and strong while the app burns CPU; blind in an idle container, where the sleepe
 a quota.  Targets follow a golden-ratio sequence, ``t0 + n*interval + jitter*frac(n*phi)``: it never
 locks onto the scheduler's 100 ms period, and it covers the period more evenly than random jitter
 would, so that the share of late targets estimates the suspended share with an error near 1/N instead
-of 1/sqrt(N).
+of 1/sqrt(N).  After twenty seconds without a late wake-up every other target is left out, and one that is asked counts as
+two, a late one too: the estimate stays what it is, its error is twice as large, and the first late wake-up ends it.
 
 *Spin*, rare: a busy-loop probe.  Burn CPU and look for gaps between clock reads, stopping at the first large one.  It
 sees an idle container's quota, and it costs: the burst is taken from the budget that is measured.
@@ -58,6 +59,8 @@ MOST_STRETCH = 3.0
 MOST_STAT, MOST_CPUS = 65536, 800
 #: Aim of one uninterrupted stretch between two clock reads.
 CHUNK_SECONDS = 60e-6
+#: Without a late wake-up for this long only every ``CALM_STEP``-th target is asked.
+CALM_SECONDS, CALM_STEP = 20.0, 2
 #: Targets after which the sequence starts afresh; bounds the catching up after a long freeze.
 MOST_TARGETS = 10_000
 #: A quota below one core is met by a spin once in this time, so that the knowledge stays fresh.
@@ -80,6 +83,8 @@ MORE_SECONDS = 4.0
 GATHER_GAPS, GATHER_TRIES, GATHER_SECONDS = 6, 9, 2.3
 #: Most CPU seconds that the budget of spins may have saved up: six at half a core, or the whole ladder.
 MOST_TOKENS = 1.0
+#: Of it this much is kept for gaps that were found: what noise asks for has the rest.
+RESERVED_TOKENS = 0.4
 #: What it has at the start: the noise of a start may ask for spins, and six gaps at half a core take a third of a second.
 START_TOKENS = 0.6
 GOLDEN = 0.6180339887498949
@@ -319,7 +324,8 @@ class Plan:
             for i, every in enumerate(config.every)
         ]
         wanted = any(config.every) or config.climb
-        self.extra: tuple[float, int] | None = (now + FIRST_SPIN_SECONDS + 1.5, 0) if wanted else None
+        #: A spin out of turn: when, which level, and whether the reserve is open to it.
+        self.extra: tuple[float, int, bool] | None = (now + FIRST_SPIN_SECONDS + 1.5, 0, True) if wanted else None
         self.climbing = config.climb
         self.cooled = now
         self.last_spin = now
@@ -331,9 +337,9 @@ class Plan:
         self.proofs: list[float] = []
         self.oddities: list[float] = []
 
-    def plan_spin(self, at: float, level: int) -> None:
-        """Spin at this level then, out of turn."""
-        self.extra = (at, level)
+    def plan_spin(self, at: float, level: int, *, noise: bool = False) -> None:
+        """Spin at this level then, out of turn; for mere noise only while there is more than the reserve."""
+        self.extra = (at, level, not noise)
         self.next_check = min(self.next_check, at)
 
     def jitter(self) -> float:
@@ -353,7 +359,7 @@ class Plan:
                 self.climbing = True
                 self.plan_spin(now + 0.2, self.level)
             elif len(self.oddities) >= 4 and now - self.last_spin > ODD_SECONDS:
-                self.plan_spin(now + 0.2, self.level)
+                self.plan_spin(now + 0.2, self.level, noise=True)
 
     def expect(self, now: float, burn: float) -> None:
         """A quota below one core has appeared that bites after ``burn`` CPU seconds: confirm it once.
@@ -379,9 +385,10 @@ class Plan:
 
     def due_level(self, now: float) -> int | None:
         """The level that is due, if the budget has it and no heartbeat has proved a suspension anyway."""
-        level = None
+        level, kept = None, 0.0
         if self.extra is not None and now >= self.extra[0]:
-            level, self.extra = self.extra[1], None
+            _, level, urgent = self.extra
+            self.extra, kept = None, 0.0 if urgent else RESERVED_TOKENS
         else:
             for index, due in enumerate(self.due):
                 if due and now >= due:
@@ -394,7 +401,7 @@ class Plan:
             return None  # the heartbeat proves it already; do not eat what little CPU is left
         self.tokens = min(MOST_TOKENS, self.tokens + (now - self.filled) * self.config.budget)
         self.filled = now
-        if self.tokens < self.config.levels[level]:
+        if self.tokens < self.config.levels[level] + kept:
             self.skipped += 1
             return None
         self.last_spin = now
@@ -448,7 +455,7 @@ class Plan:
             self.contended, self.more = contended, MORE_SPINS
         if self.more and self.extra is None:
             self.more -= 1
-            self.plan_spin(now + MORE_SECONDS * (0.8 + 0.4 * self.jitter()), 0)
+            self.plan_spin(now + MORE_SECONDS * (0.8 + 0.4 * self.jitter()), 0, noise=True)
 
 
 class Child:
@@ -460,6 +467,7 @@ class Child:
         self.spinner = Spinner(self.counters)
         self.base = now = clock()
         self.number, self.burn, self.flushes = 1, 0.0, 0
+        self.step, self.late_at = 1, now
         self.target = self.set_next_target()
         self.plan = Plan(config, now)
         self.window = Window(BEAT, now)
@@ -469,7 +477,7 @@ class Child:
 
     def set_next_target(self) -> float:
         """Set and return the next heartbeat's target."""
-        jitter = self.config.jitter * (self.number * GOLDEN % 1.0)
+        jitter = self.config.jitter * self.step * (self.number * GOLDEN % 1.0)
         self.target = self.base + self.number * self.config.interval + jitter
         return self.target
 
@@ -486,14 +494,20 @@ class Child:
         if first > LATE_SECONDS:
             self.late(now, first)
         else:
-            self.window.samples += 1
-            self.number += 1
+            self.window.samples += self.step
+            self.number += self.step
             self.set_next_target()
         return now
 
     def late(self, now: float, first: float) -> None:
         """Take a late wake-up.  Every target that it swallowed counts: the share of late ones is the estimate."""
         window, known = self.window, self.window.gap_seconds
+        if self.step > 1:
+            for _ in range(self.step - 1):  # it stands for those that were left out
+                window.samples += 1
+                window.add(first)
+            self.step, self.number, self.base = 1, 0, self.target
+        self.late_at = now
         while (late := now - self.target) >= 0:
             window.samples += 1
             if late > LATE_SECONDS:
@@ -532,6 +546,7 @@ class Child:
         """Close the second's record; every other one, look at the counters and for a quota to confirm."""
         record = self.window.pack(now, self.plan.skipped)
         self.window = Window(BEAT, now)
+        self.step = CALM_STEP if now - self.late_at > CALM_SECONDS else 1
         self.flushes += 1
         if self.flushes % 2:
             return record

@@ -52,6 +52,47 @@ def test_every_target_that_a_freeze_swallowed_counts_once(monkeypatch: pytest.Mo
     assert window.samples == pytest.approx(10.0 / 0.2, abs=3)
 
 
+def test_in_calm_every_other_target_is_asked_until_one_is_late(monkeypatch: pytest.MonkeyPatch, kernel: Kernel) -> None:
+    stage = Stage(monkeypatch, kernel)
+
+    def wakes(seconds: float) -> int:
+        before, end = stage.sleeps, stage.now + seconds
+        while stage.now < end:
+            stage.child.beat()
+            if stage.now - stage.child.window.start >= 1.0:
+                stage.child.flush(stage.now)
+        return stage.sleeps - before
+
+    wakes(spinner.CALM_SECONDS + 2.0)
+    assert wakes(20.0) == pytest.approx(20.0 / 0.2 / spinner.CALM_STEP, rel=0.1)
+    stage.stalls = {stage.sleeps + 1: 0.02}
+    assert wakes(10.0) == pytest.approx(10.0 / 0.2, rel=0.1)
+
+
+@pytest.mark.parametrize(("every", "error"), [(5.0, 0.25), (40.0, 0.5)], ids=["never calm", "calm between them"])
+def test_rare_holds_are_estimated_alike_in_calm_and_not(
+    monkeypatch: pytest.MonkeyPatch, kernel: Kernel, every: float, error: float
+) -> None:
+    stage, held = Stage(monkeypatch, kernel), 0.1
+    samples = gaps = 0
+
+    def hold() -> None:
+        turn, into = divmod(stage.now - START, every)
+        begins = every / 2 * (turn * 0.7548776662 % 1.0)  # in step with nothing
+        if begins <= into < begins + held:
+            stage.now += begins + held - into
+
+    stage.on_sleep = hold
+    while stage.now < START + 400 * every:
+        stage.child.beat()
+        if stage.now - stage.child.window.start >= 1.0:
+            samples, gaps = samples + stage.child.window.samples, gaps + stage.child.window.gaps
+            stage.child.flush(stage.now)
+    assert samples == pytest.approx(400 * every / 0.2, rel=0.02)
+    # What lies within the last 4 ms of a hold is no gap.
+    assert gaps / samples == pytest.approx((held - spinner.LATE_SECONDS) / every, rel=error)
+
+
 def test_what_a_counter_says_of_the_first_target_stands_for_all_that_were_swallowed(
     monkeypatch: pytest.MonkeyPatch, kernel: Kernel
 ) -> None:

@@ -62,6 +62,21 @@ def test_contention_that_flickers_spins_no_more_than_the_budget_has() -> None:
     assert spun * driver.plan.config.levels[0] <= START_TOKENS + 0.001 * hour + 0.1
 
 
+def test_noise_leaves_the_reserve_to_gaps_that_were_found() -> None:
+    driver, spun = Driver("budget=0;every=0,0,0,0"), 0
+    for _ in range(100):
+        driver.now += spinner.ODD_SECONDS
+        for _ in range(4):
+            driver.plan.beat(driver.now, 0.006, 0.0)
+        if (level := driver.next(5.0)) is not None:
+            driver.meets(level)
+            spun += 1
+    assert 0 < spun < 100
+    assert driver.plan.tokens >= spinner.RESERVED_TOKENS
+    driver.plan.plan_spin(driver.now + 1.0, 2)
+    assert driver.next(5.0) == 2, "what a found gap asks for has the reserve"
+
+
 def test_a_plan_with_nothing_due_never_spins() -> None:
     assert Driver().next(3600.0) is None
 
