@@ -72,6 +72,7 @@ class History:
         self._clock = clock
         self._now: float | None = None
         self._slots: dict[tuple[type[Reading], str], deque[Slot]] = {}
+        self._targets: dict[type[Reading], list[str]] = {}
         #: What :func:`once` has worked out in this moment; None outside of one.
         self.known: dict[Hashable, Any] | None = None
 
@@ -97,7 +98,9 @@ class History:
         self._append(reading_type, target, Slot(self.clock(), None, reason.because, reason.remedy, reason.code))
 
     def _append(self, reading_type: type[Reading], target: str, slot: Slot) -> None:
-        slots = self._slots.setdefault((reading_type, target), deque(maxlen=4096))
+        if (slots := self._slots.get((reading_type, target))) is None:
+            slots = self._slots[reading_type, target] = deque(maxlen=4096)
+            self._targets.setdefault(reading_type, []).append(target)
         slots.append(slot)
         horizon = slot.at - self.seconds
         while slots and slots[0].at < horizon:
@@ -133,12 +136,13 @@ class History:
 
     def targets(self, reading_type: type[Reading]) -> list[str]:
         """The targets that this reading type has been due for."""
-        return [target for kind, target in self._slots if kind is reading_type]
+        return list(self._targets.get(reading_type, ()))
 
     def kinds(self) -> set[type[Reading]]:
         """The reading types that have been due."""
-        return {kind for kind, _ in self._slots}
+        return set(self._targets)
 
+    @once
     def coverage(self, reading_type: type[Reading], seconds: float, target: str = "") -> float:
         """Share of the due slots of the last ``seconds`` that carried data; 0.0 when none was due."""
         slots = self.slots(reading_type, seconds, target)

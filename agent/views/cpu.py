@@ -123,6 +123,12 @@ def cores_used(history: History, seconds: float, target: str = "", *, since: flo
 
     ``None`` when its use cannot be read.  Readings from before ``since`` (monotonic seconds) are left out.
     """
+    known = use_of_cpu(history, seconds, target, since=since)
+    return known[0] if known else None
+
+
+def use_of_cpu(history: History, seconds: float, target: str = "", *, since: float = 0.0) -> tuple[float, float] | None:
+    """:func:`cores_used`, and of how many seconds that is known."""
     window = history.window(CgroupReading, seconds, target)
     readings = [r for r in window if r.usage_seconds and r.taken - r.seconds / 2 > since]
     wall = sum(r.seconds for r in readings)
@@ -130,7 +136,7 @@ def cores_used(history: History, seconds: float, target: str = "", *, since: flo
         return None
     limits = readings[-1].limit_cores or {}
     path = min(limits, key=limits.__getitem__, default=next(iter(readings[-1].usage_seconds or {})))
-    return _grown(readings, "usage_seconds", path) / wall
+    return _grown(readings, "usage_seconds", path) / wall, wall
 
 
 @once

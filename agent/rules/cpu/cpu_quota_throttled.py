@@ -10,6 +10,8 @@ Where the counters cannot count, or count less than the limit's reach, its clock
 
 from __future__ import annotations
 
+import math
+
 from agent.history import History
 from agent.report import Advice, Evidence, Scope, Severity
 from agent.rules import raising, targets
@@ -18,7 +20,7 @@ from agent.rules.cpu import limit_clock
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import backlog, place
 from agent.views.comb import releases
-from agent.views.cpu import cores_used, spin_view, throttling
+from agent.views.cpu import cores_used, spin_view, throttling, use_of_cpu
 from agent.views.limits import CpuLimit, cpu_limit
 from agent.views.stalled import QUOTA
 from probes.cpu.suspension import SuspensionReading, Window
@@ -46,6 +48,12 @@ WORK = Threshold(
     0.05,
     "cores",
     "an agent in the same group uses a tenth of that, `doctor` half",
+)
+SETTLED = Threshold(
+    "time over which the app's use of CPU is known, at least, for the limit to have met nothing but the agent's probe",
+    8.0,
+    "seconds",
+    "in the first seconds an app that starts, or works in bursts, looks idle",
 )
 PERIODS = Threshold(
     "throttled periods of all in which the group ran, at least",
@@ -121,10 +129,13 @@ def _target(history: History, target: str) -> Judgement:
     if limit is not None and limit.cores < 1 and proof:
         last = proof[-1]
         burn = last.end - last.start - last.gap_seconds
-        used = cores_used(history, WORK_SPAN, target, since=since)
+        used, known = use_of_cpu(history, WORK_SPAN, target, since=since) or (None, math.inf)
         if used is not None and used >= WORK.value and held.share <= FREE.value:
             why = f"the app uses {used:.2f} of {limit.cores:.2f} cores and is not held: its bursts are shorter than {burn:.3f} s"
             return Absent(why, (Evidence(why, used, "cores"),))
+        if known < SETTLED.value:
+            why = f"a burst of the agent's own was stopped; what the app wants has been seen for {known:.0f} s"
+            return Unknown(why, f"wait: it takes {SETTLED.value:g} s", Code.NOT_YET)
         text = (
             f"a burst was stopped after {burn:.3f} s of CPU and frozen for {last.longest:.3f} s; "
             "of late only the agent's own probe has met the limit"
@@ -195,6 +206,7 @@ RULE = Rule(
         SEVERE,
         FREE,
         WORK,
+        SETTLED,
         MET,
         limit_clock.HELD,
         limit_clock.MOSTLY_HELD,

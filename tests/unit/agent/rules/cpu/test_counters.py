@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from agent.rules import BY_ID
+from agent.rules.cpu.cpu_quota_throttled import SETTLED
 from agent.rules.rule import Absent, Present, Unknown
 from agent.views.comb import LEAST_ENDS
 from probes.host.cgroup import CgroupReading
-from probes.reading import NoData
+from probes.reading import Code, NoData
 from tests.unit.builders import ALL_COUNT, CLEAN, Burst, Cause, Scene, beat, cgroup, spin, suspension
 
 #: The counter without which a rule's zero says nothing.
@@ -97,6 +98,15 @@ def test_a_limit_that_only_the_agents_spin_has_met_is_none_for_an_app_that_works
     scene = Scene().run(60, spins=Burst((0.05,), burn=0.05), cause="quota", limit=0.5, usage=usage)
     judgement = BY_ID["cpu_quota_throttled"].judge(scene.history)
     assert isinstance(judgement, Present if found else Absent), judgement
+
+
+def test_in_the_first_seconds_nobody_knows_whether_an_app_is_idle_that_meets_no_limit() -> None:
+    scene = Scene().run(
+        SETTLED.value / 2, spins=Burst((0.05,), burn=0.05, every=2.0), cause="quota", limit=0.5, usage=0.004
+    )
+    judgement = BY_ID["cpu_quota_throttled"].judge(scene.history)
+    assert isinstance(judgement, Unknown)
+    assert judgement.code == Code.NOT_YET
 
 
 def test_throttled_time_in_few_of_many_periods_is_no_harm() -> None:
