@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.history import History, Missing, once
 from agent.views import backlog
@@ -11,6 +11,7 @@ from agent.views.limits import CpuLimit, cpu_limit
 from probes.app.cpu_count import How
 from probes.app.processes import ProcessesReading
 from probes.app.runtime import Fit, RuntimeReading
+from probes.hooks.work import HooksReading
 from probes.host.cgroup import CgroupReading
 from probes.host.platform import PlatformReading
 from probes.reading import Code
@@ -18,6 +19,8 @@ from probes.rights import ITS_DESCRIPTORS
 
 #: A look at the runtimes is made once a minute; an older one is of processes that may be gone.
 LATEST_SECONDS = 200.0
+#: Of a process's name the kernel keeps so much (TASK_COMM_LEN of include/linux/sched.h, less its end).
+MOST_NAME = 15
 _TITLES = {
     "go": "Go", "java": "the JVM", "node": "Node", "python": "Python", "dotnet": ".NET", "ruby": "Ruby", "nginx": "nginx",
 }  # fmt: skip
@@ -66,6 +69,7 @@ class AppFit:
             How.SET: f", by {belief.setting}",
             How.ROUNDED_DOWN: ": automaxprocs rounds the limit down",
             How.ROUNDED_UP: ": it rounds the limit up",
+            How.TOLD: ", as it tells itself",
             How.MASK: ": the CPUs that it may run on, whatever the limit is",
         }.get(belief.how or How.MASK, "")
 
@@ -88,7 +92,7 @@ def of_app(history: History) -> AppFit | Missing | None:
     if not readings:
         reason = history.why_missing(RuntimeReading, LATEST_SECONDS) if slot is not None else Missing()
         return reason.otherwise("the runtimes of the app's processes have not been examined yet", "wait")
-    fits = readings[-1].fits
+    fits = _as_told(history, readings[-1])
     if unseen := set(owners.processes or {}) - set(fits):
         return Missing(f"the runtime of {min(unseen)} has not been examined yet", "wait a minute", Code.NOT_YET)
     if not fits:
@@ -100,6 +104,19 @@ def of_app(history: History) -> AppFit | Missing | None:
         limit, group, min(limit.cores, mask or limit.cores), fits, _sum(usable), _sum(at_once, mask),
         _unknown(fits, usable), _unknown(fits, at_once),
     )  # fmt: skip
+
+
+def _as_told(history: History, reading: RuntimeReading) -> dict[str, Fit]:
+    """The fits; what a runtime tells of itself by a hook stands above what was worked out from outside, where no call is seen."""
+    heard, fits = history.latest(HooksReading), dict(reading.fits)
+    for each in heard.runtimes if heard is not None else ():
+        name, counts = each.process[:MOST_NAME], each.told.cpus and int(each.told.cpus)
+        fit = fits.get(name)
+        if fit is not None and counts and fit.program.runtime == each.told.name and fit.belief.counts != counts:
+            usable = min(counts, int(reading.allowed_cpus or counts))
+            told = fit.belief._replace(how=How.TOLD, counts=counts, usable=usable, at_once=counts, because=None)
+            fits[name] = replace(fit, belief=told)
+    return fits
 
 
 def _no_limit(history: History, limits: CgroupReading) -> Missing | None:

@@ -47,6 +47,8 @@ class How(StrEnum):
     """The limit, rounded up."""
     MASK = "mask"
     """The CPUs that it may run on; no limit is looked at, or there is none."""
+    TOLD = "told"
+    """The runtime tells it itself, by a hook: a call in the program's code has set it."""
     ONE_THREAD = "one_thread"
     """Its own code runs on one thread of each process, whatever it counts."""
 

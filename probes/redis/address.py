@@ -68,7 +68,9 @@ def parse(text: str) -> RedisAddress:
     if scheme != "unix" and (not host or "," in parts.netloc.rpartition("@")[2]):
         raise unusable("it names no host, or several", "give the address of one server")
     user = unquote(parts.username or "")
-    password = unquote(parts.password) if parts.password else query.get("password", "")  # of a query it is decoded already
+    password = (
+        unquote(parts.password) if parts.password else query.get("password", "")
+    )  # of a query it is decoded already
     return RedisAddress(
         host, port, unquote(parts.path) if scheme == "unix" else "", user, password, tls=scheme == "rediss",
         verify=query.get("ssl_cert_reqs", "").lower() not in _NO,

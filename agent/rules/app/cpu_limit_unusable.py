@@ -173,6 +173,9 @@ def _changes(history: History, fit: AppFit, main: Fit) -> tuple[str, ...]:
             *whole,
             lower,
         )
+    if how is How.TOLD:
+        counts = up if whole or fit.cores == up else down
+        return (f"let the program not set it (runtime.GOMAXPROCS), or set {counts}", *whole, lower)
     again = "restart the app: automaxprocs counts at its start alone"
     either = f"or GOMAXPROCS={up} at the present limit: it then meets the limit for {1 - fit.cores / up:.0%} of the time at full work"
     return (*whole, again, either, lower) if whole else (either, lower)

@@ -18,6 +18,9 @@ from probes.app.processes import ProcessesReading
 from probes.app.procfs import Runtime
 from probes.app.program import Program
 from probes.app.runtime import Fit, RuntimeReading
+from probes.hooks.message import RuntimeReport
+from probes.hooks.work import HooksReading
+from probes.hooks.work import Runtime as Told
 from probes.host.cgroup_files import Quota
 from probes.reading import Code, NoData, Unseen
 from tests.unit.builders import NONE_COUNTS, Scene, cgroup, platform
@@ -77,6 +80,24 @@ def judge(rule: str, made: Scene) -> Judgement:
 
 
 FULL: dict[str, Any] = {"used": 0.99}
+
+
+@pytest.mark.parametrize(
+    ("told", "process", "verdict"),
+    [(1.0, "app", Present), (2.0, "app", Absent), (1.0, "another", Absent), (None, "app", Absent)],
+    ids=["a call has set it", "as seen from outside", "of another process", "it does not say"],
+)
+def test_what_a_runtime_tells_of_itself_stands_above_what_is_seen_from_outside(
+    told: float | None, process: str, verdict: type
+) -> None:
+    made = scene(1.94, fit(limit=1.94), **FULL)
+    report = Told(process, 7, "", RuntimeReport("go", "1.25", told))
+    made.history.add(HooksReading(taken=made.clock(), runtimes=(report,)))
+    judgement = judge(UNUSABLE, made)
+    assert isinstance(judgement, verdict), judgement
+    if isinstance(judgement, Present):
+        assert "as it tells itself" in judgement.evidence[1].text
+        assert "runtime.GOMAXPROCS" in judgement.advice.changes[0]
 
 
 @pytest.mark.parametrize(
