@@ -1,0 +1,6 @@
+"""placeholder."""
+
+
+def page(result: object) -> bytes:
+    """Placeholder."""
+    return b""
