@@ -35,7 +35,7 @@ def limit_words(cell: Mapping[str, Any]) -> str:
 
 def _spreads(limit: Mapping[str, Any]) -> bool:
     low, high = limit.get("low"), limit.get("high")
-    return low is not None and high is not None and 0 <= low and high <= 1 and high - low >= 0.01
+    return low is not None and high is not None and low >= 0 and high <= 1 and high - low >= 0.01
 
 
 def _head(result: Mapping[str, Any]) -> Iterator[str]:
@@ -67,7 +67,10 @@ def _table(result: Mapping[str, Any]) -> Iterator[str]:
         rate = cell["tps"]
         spread = f" ± {(rate['high'] - rate['low']) / 2:.0f}" if rate["sd"] is not None else ""
         sd = f"{rate['sd']:.0f}" if rate["sd"] is not None else "-"
-        times = [_ms(cell[name]) for name in ("latency_seconds", "p50_seconds", "p95_seconds", "p99_seconds", "connection_seconds")]
+        times = [
+            _ms(cell[name])
+            for name in ("latency_seconds", "p50_seconds", "p95_seconds", "p99_seconds", "connection_seconds")
+        ]
         yield (
             f"| {_text(cell['way'])} | {_text(cell['tls'])} | {_text(cell['mode'])} | {cell['clients']} | {rate['mean']:.0f}{spread} | {sd} | "
             f"{' | '.join(times)} | {limit_words(cell)} |"
@@ -102,7 +105,9 @@ def _ways(result: Mapping[str, Any]) -> Iterator[str]:
     yield "## The way, while nothing ran"
     yield ""
     for way in result["ways"]:
-        phases = ", ".join(f"{name} {milliseconds(seconds)}" for name, seconds in way["phases"].items() if seconds >= 5e-6)
+        phases = ", ".join(
+            f"{name} {milliseconds(seconds)}" for name, seconds in way["phases"].items() if seconds >= 5e-6
+        )
         opening = f"; opening a connection {milliseconds(sum(way['phases'].values()))} ({phases})" if phases else ""
         yield f"- {_text(way['way'])}, TLS {_text(way['tls'])}: a round trip {milliseconds(way['round_trip_seconds'])}{opening}"
     yield ""
@@ -122,7 +127,7 @@ def _foot(result: Mapping[str, Any]) -> Iterator[str]:
 
 def _text(value: Any) -> str:
     """In a line or a cell of a table, without being taken for markup."""
-    text = visible(str(value)).replace("\n", " ")[:_MOST_TEXT * 5]
+    text = visible(str(value)).replace("\n", " ")[: _MOST_TEXT * 5]
     return "".join(f"\\{c}" if c in "|<>`\\" else c for c in text)
 
 

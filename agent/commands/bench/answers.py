@@ -56,7 +56,12 @@ def _lines(cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
         yield {"what": "knee", "line": list(line), "clients": where.clients, "low": where.low, "high": where.high,
                "best": where.best, "beyond": where.beyond, "tps": best["tps"]["mean"], "text": text}  # fmt: skip
         if line[2] == "pooled":
-            yield {"what": "pool size", "line": list(line), "size": where.clients, "text": _pool_words(name, where, at_knee)}
+            yield {
+                "what": "pool size",
+                "line": list(line),
+                "size": where.clients,
+                "text": _pool_words(name, where, at_knee),
+            }
 
 
 def _knee_words(where: Knee) -> str:
@@ -89,7 +94,9 @@ def _costs(cells: Sequence[Cell], axis: str, cheap: str, dear: str, name: str) -
     for pairs in groups.values():
         fastest = max(pairs, key=lambda pair: pair[0]["tps"]["mean"])
         fewest = min(pairs, key=lambda pair: pair[0]["clients"])
-        for before, after in dict.fromkeys(((fewest[0]["key"], fewest[1]["key"]), (fastest[0]["key"], fastest[1]["key"]))):
+        for before, after in dict.fromkeys(
+            ((fewest[0]["key"], fewest[1]["key"]), (fastest[0]["key"], fastest[1]["key"]))
+        ):
             pair = next(pair for pair in pairs if pair[0]["key"] == before and pair[1]["key"] == after)
             yield _cost(*pair, name=name, others=_others(pair[0], axis, cells))
 
@@ -120,7 +127,11 @@ def _range(found: Difference) -> str:
 
 
 def _percent(found: Difference, base: float) -> str:
-    return f" ({found.low / base:+.0%} to {found.high / base:+.0%})" if found.low is not None and found.high is not None else ""
+    return (
+        f" ({found.low / base:+.0%} to {found.high / base:+.0%})"
+        if found.low is not None and found.high is not None
+        else ""
+    )
 
 
 def _without(cell: Cell, axis: str) -> tuple[Any, ...]:
@@ -155,5 +166,6 @@ def _larger(cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
 
 
 def _spread(cell: Cell) -> str:
-    most = Counter(cell["shares"]).most_common(3)
+    shares: Counter[str] = Counter(cell["shares"])
+    most = shares.most_common(3)
     return "the time goes to " + ", ".join(f"{LABELS[part]} {share:.0%}" for part, share in most)

@@ -10,50 +10,63 @@ from typing import Any
 from agent.commands.bench.client_watch import ClientWatch
 from agent.commands.bench.limits import Observed, limit, split
 from agent.commands.bench.options import Options
-from agent.commands.bench.statistics import percentiles
 from agent.commands.bench.plan import Cell
 from agent.commands.bench.programs import Program
-from agent.commands.bench.runner import Measured, RunFailed, run, words_of
+from agent.commands.bench.runner import Measured, NothingDone, execute, run, words_of
 from agent.commands.bench.server_watch import Seen, ServerWatch
+from agent.commands.bench.statistics import percentiles
 from agent.commands.bench.ways import Way
 
 
 class CellRunner:
     """Runs cells one after the other."""
 
-    def __init__(self, options: Options, program: Program, scratch: Path, client: ClientWatch, server: ServerWatch) -> None:
+    def __init__(
+        self, options: Options, program: Program, scratch: Path, client: ClientWatch, server: ServerWatch
+    ) -> None:
         self._options, self._program, self._scratch = options, program, scratch
         self._client, self._server = client, server
 
     async def run(self, cell: Cell, environ: Mapping[str, str], way: Way, tick: Callable[[], None]) -> dict[str, Any]:
         """The numbers of one run.  Raises RunFailed."""
-        await self._pgbench(cell, environ, self._options.warm_up, tick, log=False)
+        words = self._words(cell, self._options.warm_up, log=False)
+        await execute(words, environ, self._scratch, seconds=self._options.warm_up, clients=cell.clients, tick=tick)
         self._server.every = max(1, cell.clients // 4)
         active = await self._server.active_seconds()
         self._server.start()
         try:
-            measured = await self._pgbench(cell, environ, self._options.seconds, tick, log=True)
+            words, seconds = self._words(cell, self._options.seconds, log=True), self._options.seconds
+            measured = await run(words, environ, self._scratch, seconds=seconds, clients=cell.clients, tick=tick)
         finally:
             seen = await self._server.stop()
         client = self._client.between(measured.began, measured.ended)
         after = await self._server.active_seconds()
         done = max(1, measured.summary.transactions)
-        active_seconds = (after - active) / done if active is not None and after is not None and after >= active else None
+        active_seconds = (
+            (after - active) / done if active is not None and after is not None and after >= active else None
+        )
         return self._numbers(cell, measured, seen, way, active_seconds, client)
 
-    async def _pgbench(self, cell: Cell, environ: Mapping[str, str], seconds: int, tick: Callable[[], None], *, log: bool) -> Measured:
-        words = words_of(
+    def _words(self, cell: Cell, seconds: int, *, log: bool) -> list[str]:
+        return words_of(
             self._program.file, self._options.script, self._scratch,
             clients=cell.clients, mode=cell.mode, seconds=seconds, scale=self._options.scale, log=log,
         )  # fmt: skip
-        return await run(words, environ, self._scratch, seconds=seconds, clients=cell.clients, tick=tick)
 
     def _numbers(
-        self, cell: Cell, measured: Measured, seen: Seen, way: Way, active_seconds: float | None, client: Mapping[str, Any]
+        self,
+        cell: Cell,
+        measured: Measured,
+        seen: Seen,
+        way: Way,
+        active_seconds: float | None,
+        client: Mapping[str, Any],
     ) -> dict[str, Any]:
         tps, latencies = measured.summary.tps, measured.log.latencies
         if not latencies or tps <= 0:
-            raise RunFailed(f"not one transaction ended in {self._options.seconds} s with {cell.clients} clients: more --seconds, or fewer clients")
+            raise NothingDone(
+                f"not one transaction ended in {self._options.seconds} s with {cell.clients} clients: more --seconds, or fewer clients"
+            )
         cycle, latency = cell.clients / tps, fmean(latencies)
         connection = measured.summary.connection_seconds
         if cell.mode == "per-transaction" and connection is None:  # before PostgreSQL 14 pgbench does not tell it

@@ -49,12 +49,20 @@ def postgres(arguments: argparse.Namespace, load: Callable[[], Config]) -> int:
         config = load()
         program = find_pgbench(arguments.pgbench)
         with ExitStack() as stack:
-            dsn = stack.enter_context(EmbeddedPostgres()).dsn if arguments.embedded_postgres else _dsn(arguments, config)
+            dsn = (
+                stack.enter_context(EmbeddedPostgres()).dsn if arguments.embedded_postgres else _dsn(arguments, config)
+            )
             target = Target.of(dsn, options.proxy)
             os.environ[_VARIABLE] = dsn
             scratch = stack.enter_context(Scratch())
             session = Session(
-                options, target, program, ClientWatch(_watching(config, target)), scratch, say=complain, show=_Progress()
+                options,
+                target,
+                program,
+                ClientWatch(_watching(config, target)),
+                scratch,
+                say=complain,
+                show=_Progress(),
             )
             found = asyncio.run(_until_told(session))
     except (Faults, Unreadable) as reason:
@@ -134,7 +142,12 @@ class _Progress:
             return
         self._last, self._at = text, now
         with contextlib.suppress(OSError):
-            print(f"\r\x1b[K{text}" if self._terminal else text, end="" if self._terminal else "\n", file=sys.stderr, flush=True)
+            print(
+                f"\r\x1b[K{text}" if self._terminal else text,
+                end="" if self._terminal else "\n",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def compared(arguments: argparse.Namespace) -> int:

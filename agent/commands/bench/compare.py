@@ -55,9 +55,8 @@ def _unlike(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     found = []
     for section in ("machine", "versions", "server", "settings"):
         one, two = before.get(section) or {}, after.get(section) or {}
-        for name in sorted({*one, *two} - {"seed", "repeats"}):
-            if one.get(name) != two.get(name):
-                found.append(f"{section}.{name}: {one.get(name)!r:.80} before, {two.get(name)!r:.80} after")
+        names = [name for name in sorted({*one, *two} - {"seed", "repeats"}) if one.get(name) != two.get(name)]
+        found += [f"{section}.{name}: {one.get(name)!r:.80} before, {two.get(name)!r:.80} after" for name in names]
     return found
 
 
@@ -72,8 +71,14 @@ def as_text(found: Mapping[str, Any]) -> str:
             spread = f" ({row['low']:+.1%} to {row['high']:+.1%})" if row["low"] is not None else ""
             p = f"{row['p_corrected']:.3f}" if "p_corrected" in row else "-"
             limits = row["limits"]
-            moved = f"; limit: {LABELS.get(limits[0], '?')} -> {LABELS.get(limits[1], '?')}" if limits[0] != limits[1] else ""
-            lines.append(f"{row['key']:<{wide}}  {row['before']:>9.1f}  {row['after']:>9.1f}  {ratio + spread:<27}  {p:>8}  {row['verdict']}{moved}")
+            moved = (
+                f"; limit: {LABELS.get(limits[0], '?')} -> {LABELS.get(limits[1], '?')}"
+                if limits[0] != limits[1]
+                else ""
+            )
+            lines.append(
+                f"{row['key']:<{wide}}  {row['before']:>9.1f}  {row['after']:>9.1f}  {ratio + spread:<27}  {p:>8}  {row['verdict']}{moved}"
+            )
     real = [row for row in found["cells"] if row["verdict"] in ("faster", "slower")]
     if not found["cells"]:
         lines.append("no cell is in both results")
@@ -81,6 +86,8 @@ def as_text(found: Mapping[str, Any]) -> str:
         lines.append("no difference beyond the noise in any cell")
     else:
         lines.append(f"{len(real)} of {len(found['cells'])} cells differ beyond the noise")
-    lines += [f"only before: {key}" for key in found["only_before"]] + [f"only after: {key}" for key in found["only_after"]]
+    lines += [f"only before: {key}" for key in found["only_before"]] + [
+        f"only after: {key}" for key in found["only_after"]
+    ]
     lines += [f"unlike: {each}" for each in found["unlike"]]
     return "\n".join(lines) + "\n"

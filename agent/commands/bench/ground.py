@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from agent.commands.bench.runner import RunFailed
 from agent.commands.bench.safety import Place
@@ -75,7 +75,7 @@ class Ground:
         kinds = {"own database": "DATABASE", "own schema": "SCHEMA"}
         return Left(kinds[self._place.kind], self.name) if self._place.kind in kinds else None
 
-    async def __aenter__(self) -> Ground:
+    async def __aenter__(self) -> Self:
         from psycopg import sql  # noqa: PLC0415 - same
 
         what = self._what
@@ -85,7 +85,9 @@ class Ground:
         name = sql.Identifier(what.name)
         try:
             await self._keeper.execute(sql.SQL(f"CREATE {what.kind} {{}}").format(name))
-            await self._keeper.execute(sql.SQL(f"COMMENT ON {what.kind} {{}} IS {{}}").format(name, sql.Literal(f"{MARK} when it ends")))
+            await self._keeper.execute(
+                sql.SQL(f"COMMENT ON {what.kind} {{}} IS {{}}").format(name, sql.Literal(f"{MARK} when it ends"))
+            )
         except BaseException:
             await self.__aexit__()
             raise
@@ -123,7 +125,9 @@ class Ground:
         try:
             try:
                 await _remove(self._keeper, what)
-            except psycopg.OperationalError:  # a session of a pgbench that was ended may need a moment; a server may be back
+            except (
+                psycopg.OperationalError
+            ):  # a session of a pgbench that was ended may need a moment; a server may be back
                 if not self._keeper.closed:
                     await self._keeper.execute(
                         "SELECT pg_terminate_backend(pid), pg_sleep(0.2) FROM pg_stat_activity WHERE datname = %s AND usename = current_user",

@@ -116,7 +116,8 @@ def _client(o: Observed) -> tuple[float, dict[str, float]]:
     taken = dict.fromkeys(_TAKEN, 0.0)
     if o.cpu is None:
         return 0.0, taken
-    cpu, delay = o.cpu, o.delay or 0.0
+    cpu = min(1.0, o.cpu)
+    delay = min(1 - cpu, o.delay or 0.0)
     if o.cpu_runs_through:
         through = sum(o.suspended.get(cause, 0.0) for cause in ("hypervisor", "freeze"))
         taken["client_hypervisor"] = (cpu + delay) * min(1.0, through)
@@ -170,12 +171,16 @@ def _witness(o: Observed, starved: float) -> str:
 
 
 def _suspension(o: Observed) -> str | None:
+    """The suspension that no thread's counter shows: where run delay counts, that is the hypervisor's and the unseen alone."""
     by_part = {
-        "client_quota": o.suspended.get("quota", 0.0),
         "client_hypervisor": o.suspended.get("hypervisor", 0.0) + o.suspended.get("freeze", 0.0),
-        "client_neighbours": o.suspended.get("contention", 0.0),
         "client_suspended": o.suspended.get("unknown", 0.0),
     }
+    if o.cpu is None:
+        by_part |= {
+            "client_quota": o.suspended.get("quota", 0.0),
+            "client_neighbours": o.suspended.get("contention", 0.0),
+        }
     part = max(by_part, key=by_part.__getitem__)
     return part if sum(by_part.values()) >= SUSPENDED else None
 

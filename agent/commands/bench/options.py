@@ -172,5 +172,7 @@ def _script(word: str, allowed: str | None) -> Script:
     text = raw.decode("utf-8", "replace")
     tables = _TABLES.search(text) is not None
     if not tables and allowed is None and _UNLOCKS.search(text):
-        raise ValueError(f"--script {word}: it unlocks writing; --allow-write NAME names the database that it may write to")
+        raise ValueError(
+            f"--script {word}: it unlocks writing; --allow-write NAME names the database that it may write to"
+        )
     return Script(Path(word).name[:64], text, statements(text), tables=tables, writes=tables or allowed is not None)

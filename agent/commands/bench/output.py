@@ -16,7 +16,6 @@ _TPS = re.compile(rf"^tps = {_NUMBER} ?(?:\((.*?)\))?", re.MULTILINE)
 _CONNECTION = re.compile(rf"^average connection time = {_NUMBER} ms", re.MULTILINE)
 _DONE = re.compile(r"^number of transactions actually processed: (\d+)", re.MULTILINE)
 _FAILED = re.compile(r"^number of failed transactions: (\d+)", re.MULTILINE)
-_SECONDS = re.compile(rf"^latency average = {_NUMBER} ms", re.MULTILINE)
 #: Latencies that are kept of one run; what is more is thinned out evenly.
 MOST_LATENCIES: Final = 200_000
 _MOST_SECONDS = 86_400.0
@@ -27,8 +26,6 @@ class Summary(NamedTuple):
 
     transactions: int
     tps: float
-    latency_seconds: float | None
-    """Clients over throughput: with a connection per transaction its set-up is in it."""
     connection_seconds: float | None
     """Mean of setting up one connection; known where each transaction has one (PostgreSQL 14 and later)."""
     failed: int
@@ -52,16 +49,17 @@ def version(text: str) -> tuple[int, int] | None:
 def summary(text: str) -> Summary:
     """The summary at the end of a run.  Raises ValueError that says what is missing."""
     done, rates = _DONE.search(text), _TPS.findall(text)
+    if done is not None and int(done[1]) == 0:
+        raise ValueError("not one transaction ended in the time of the run: more --seconds, or fewer clients")
     if done is None or not rates:
         missing = "the number of transactions" if done is None else "the throughput"
         raise ValueError(f"pgbench's summary lacks {missing}")
     # Until version 13 there are two: what includes establishing connections stands first, what excludes it last.
     rate = float(rates[0][0] if len(rates) > 1 and "reconnection" in rates[0][1] else rates[-1][0])
-    latency, connection, failed = _SECONDS.search(text), _CONNECTION.search(text), _FAILED.search(text)
+    connection, failed = _CONNECTION.search(text), _FAILED.search(text)
     return Summary(
         int(done[1]),
         rate,
-        float(latency[1]) / 1e3 if latency else None,
         float(connection[1]) / 1e3 if connection else None,
         int(failed[1]) if failed else 0,
     )
@@ -99,51 +97,26 @@ def read_log(lines: Iterable[str]) -> Log:
     return Log(latencies, transactions, malformed)
 
 
+#: What counts in a script: dollar quotes, quotes, comments, joined statements, the end of one, and everything else.
+_TOKEN = re.compile(r"\$(\w*)\$.*?\$\1\$|'[^']*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/|\\;|;|[^\s;]", re.DOTALL)
+#: Commands of pgbench after which it depends how many statements a transaction sends, or waits for.
+_DEPENDS = re.compile(r"\\\s*(if|elif|else|endif|startpipeline|endpipeline|syncpipeline)\b")
+
+
 def statements(script: str) -> int | None:
-    """Round trips that one transaction of this script makes; ``None`` where it depends.
+    r"""Round trips that one transaction of this script makes; ``None`` where it depends.
 
-    A round trip is what ends with ``;``: pgbench sends the statement and waits.  ``\\;`` joins statements into one.
+    A round trip is what ends with ``;``: pgbench sends the statement and waits.  ``\;`` joins statements into one.
     """
-    count, quote, rest = 0, "", ""
-    lines = []
-    for line in script.splitlines():
-        if line.lstrip().startswith("\\"):
-            word = line.split()[0].strip().lower()
-            if word in ("\\if", "\\elif", "\\else", "\\endif", "\\startpipeline", "\\endpipeline", "\\syncpipeline"):
-                return None
-            continue
-        lines.append(line)
-    for line in lines:
-        at = 0
-        while at < len(line):
-            two, one = line[at : at + 2], line[at]
-            if quote == "/*":
-                if two == "*/":
-                    quote, at = "", at + 1
-            elif quote:
-                if one == quote:
-                    quote = ""
-            elif two == "--":
-                break
-            elif two == "/*":
-                quote = two
-            elif two == "\\;":
-                at += 1
-            elif one in "'\"":
-                quote = one
-            elif one == "$" and (tag := re.match(r"\$(\w*)\$", line[at:])) is not None:
-                return _beside_dollars(script) if tag else None
-            elif one == ";":
-                count, rest = count + (1 if rest.strip() else 0), ""
-                at += 1
-                continue
-            rest += one
-            at += 1
-        rest += "\n"
-    return count + (1 if rest.strip() else 0)
-
-
-def _beside_dollars(script: str) -> int | None:
-    """The same with everything between dollar quotes taken out."""
-    without = re.sub(r"\$(\w*)\$.*?\$\1\$", "'x'", script, flags=re.DOTALL)
-    return None if "$$" in without or without == script else statements(without)
+    lines = script.splitlines()
+    if any(_DEPENDS.match(line.lstrip()) for line in lines):
+        return None
+    sql = "\n".join(line for line in lines if not line.lstrip().startswith("\\"))
+    count, begun = 0, False
+    for found in _TOKEN.finditer(sql):
+        word = found[0]
+        if word == ";":
+            count, begun = count + begun, False
+        elif not word.startswith(("--", "/*", "\\;")):
+            begun = True
+    return count + begun

@@ -19,7 +19,15 @@ from agent.commands.bench.statistics import series
 KIND: Final = "stallscope-bench-postgres"
 VERSION: Final = 1
 #: Numbers of a run that are summed up over its repeats; times in seconds.
-NUMBERS: Final = ("tps", "latency_seconds", "cycle_seconds", "p50_seconds", "p95_seconds", "p99_seconds", "connection_seconds")
+NUMBERS: Final = (
+    "tps",
+    "latency_seconds",
+    "cycle_seconds",
+    "p50_seconds",
+    "p95_seconds",
+    "p99_seconds",
+    "connection_seconds",
+)
 #: A result or journal that is longer is none.
 MOST_BYTES: Final = 64 * 2**20
 
@@ -149,7 +157,9 @@ class Journal:
         if not isinstance(before, dict):
             raise Unreadable(f"{self.file}: that is no journal of a bench")
         if others := [name for name, value in header.items() if before.get(name) != json.loads(json.dumps(value))]:
-            raise Unreadable(f"{self.file}: that bench had other settings ({', '.join(others)}); give them as they were, or another --out")
+            raise Unreadable(
+                f"{self.file}: that bench had other settings ({', '.join(others)}); give them as they were, or another --out"
+            )
         found = []
         for line in lines[1:]:
             with suppress(ValueError):

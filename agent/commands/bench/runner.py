@@ -41,6 +41,10 @@ class RunFailed(Exception):
         self.gone = gone
 
 
+class NothingDone(RunFailed):
+    """Not one transaction ended: nothing is known of this cell, and the next one may be better."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """One run: what pgbench counted, its transactions, and its threads."""
@@ -97,15 +101,14 @@ async def run(
     seconds: float, clients: int, tick: Callable[[], None] = lambda: None,
 ) -> Measured:  # fmt: skip
     """Run pgbench to its end and read what it says.  Raises RunFailed; ends it when cancelled."""
-    for old in scratch.glob("log*"):
-        old.unlink()
+    _forget_logs(scratch)
     began, used = time.monotonic(), _used_by_children()
     output, counted = await execute(words, environ, scratch, seconds=seconds, clients=clients, tick=tick)
     ended = time.monotonic()
     try:
         found = summary(output)
     except ValueError as error:
-        raise RunFailed(f"{error}") from None
+        raise NothingDone(f"{error}") from None
     return Measured(found, read_log(_lines(scratch)), counted, _used_by_children() - used, began, ended)
 
 
@@ -128,7 +131,9 @@ async def execute(
             elif sample is not None:
                 last = sample
             if time.monotonic() > deadline:
-                raise RunFailed("pgbench did not end in time: the server is gone, or a lock is held for good", gone=True)
+                raise RunFailed(
+                    "pgbench did not end in time: the server is gone, or a lock is held for good", gone=True
+                )
     finally:
         if not end.done():
             with contextlib.suppress(ProcessLookupError):
@@ -178,6 +183,11 @@ def _end_with_parent() -> Callable[[], None]:
         call(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     return ask
+
+
+def _forget_logs(scratch: Path) -> None:
+    for old in scratch.glob("log*"):
+        old.unlink()
 
 
 def _lines(scratch: Path) -> Iterator[str]:

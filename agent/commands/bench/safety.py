@@ -71,7 +71,9 @@ async def look(connection: Any) -> Server:
     """Ask the server.  Raises psycopg.Error."""
     row = await (await connection.execute(FACTS)).fetchone()
     version, told, standby, makes, read_only, schemas, tables, left, of_database, of_role, database, tls = row
-    shown = await connection.execute("SELECT name, current_setting(name, true) FROM unnest(%s::text[]) AS name", [list(SETTINGS)])
+    shown = await connection.execute(
+        "SELECT name, current_setting(name, true) FROM unnest(%s::text[]) AS name", [list(SETTINGS)]
+    )
     return Server(
         version=version, told=told, standby=standby, may_make_databases=makes, read_only=read_only, may_make_schemas=schemas,
         has_tables=tables, left=min(limit for limit in (left, of_database, of_role) if limit is not None),
@@ -92,7 +94,9 @@ def decide(options: Options, server: Server, name: str) -> Place:
     if "on" in options.tls and not server.tls:
         faults.append("--tls on: this server offers no TLS (ssl is off)")
     if options.allow_write not in (None, server.database):
-        faults.append(f"--allow-write {options.allow_write}: the DSN's database is {server.database!r}, and no other is written to")
+        faults.append(
+            f"--allow-write {options.allow_write}: the DSN's database is {server.database!r}, and no other is written to"
+        )
     place = _place(options, server, name, faults)
     if faults:
         raise Faults(*faults)

@@ -21,7 +21,7 @@ from agent.commands.bench.ground import Ground, fresh_name, remove_leftovers
 from agent.commands.bench.options import Options
 from agent.commands.bench.plan import Cell, cells, clock, runs, seconds_of
 from agent.commands.bench.programs import Program
-from agent.commands.bench.runner import RunFailed, execute
+from agent.commands.bench.runner import NothingDone, RunFailed, execute
 from agent.commands.bench.safety import Place, Server, decide, look
 from agent.commands.bench.server_watch import ServerWatch
 from agent.commands.bench.target import Target
@@ -41,7 +41,13 @@ class Session:
         self, options: Options, target: Target, program: Program, client: ClientWatch, scratch: Path, *,
         say: Callable[[str], None], show: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self._options, self._target, self._program, self._client, self._scratch = options, target, program, client, scratch
+        self._options, self._target, self._program, self._client, self._scratch = (
+            options,
+            target,
+            program,
+            client,
+            scratch,
+        )
         self._say, self._show = say, show
         self._runs: dict[str, list[dict[str, Any]]] = {}
         self._remarks: list[str] = []
@@ -59,7 +65,9 @@ class Session:
             try:
                 for way in self._options.ways:
                     for tls in self._options.tls:
-                        self._ways[way, tls] = await measure_way(self._target, self._program, self._scratch, way, tls)
+                        self._ways[way, tls] = await measure_way(
+                            self._target, self._program, self._scratch, way, tls, self._place.settings
+                        )
                 ground = Ground(self._target, self._place, self._name)
                 with told("cannot make a place to work in"):
                     await stack.enter_async_context(ground)
@@ -68,7 +76,9 @@ class Session:
             except asyncio.CancelledError:
                 self._interrupt()
         if ground.left:
-            self._remark(f"{ground.left} could not be removed, the server did not answer: the next bench of this server removes it")
+            self._remark(
+                f"{ground.left} could not be removed, the server did not answer: the next bench of this server removes it"
+            )
         return self.result()
 
     def _interrupt(self) -> None:
@@ -109,13 +119,17 @@ class Session:
     def _advise(self) -> None:
         options = self._options
         if self._place.kind == "as it is" and options.script.tables:
-            self._remark(f"pgbench's tables of {self._server.database!r} are read as they are: --scale says nothing about them")
+            self._remark(
+                f"pgbench's tables of {self._server.database!r} are read as they are: --scale says nothing about them"
+            )
         elif options.script.tables and options.script.name == "tpcb" and max(options.clients) > options.scale:
             self._remark(
                 f"more clients ({max(options.clients)}) than --scale {options.scale}: each transaction changes one of {options.scale} rows, so they wait for each other"
             )
         if options.script.tables and self._place.kind != "as it is":
-            self._say(f"working in {self._place.kind} {self._name!r}: about {16 * options.scale} MB, removed at the end")
+            self._say(
+                f"working in {self._place.kind} {self._name!r}: about {16 * options.scale} MB, removed at the end"
+            )
 
     async def _fill(self) -> None:
         if not self._options.script.tables or self._place.kind == "as it is":
@@ -136,11 +150,20 @@ class Session:
         runner = CellRunner(self._options, self._program, self._scratch, self._client, watch)
         try:
             for at, each in enumerate(left):
-                text = f"{at + 1} of {len(left)}, {clock(seconds_of(self._options, len(left) - at))} left: {each.cell.key}"
-                found = {"repeat": each.repeat, **await self._once_more(partial(self._run, runner, each.cell, text), ground)}
+                text = (
+                    f"{at + 1} of {len(left)}, {clock(seconds_of(self._options, len(left) - at))} left: {each.cell.key}"
+                )
+                try:
+                    found = await self._once_more(partial(self._run, runner, each.cell, text), ground)
+                except NothingDone as reason:
+                    self._remark(f"{each.cell.key}, repeat {each.repeat + 1}: {reason}")
+                    continue
+                found = {"repeat": each.repeat, **found}
                 self._runs.setdefault(each.cell.key, []).append(found)
                 if journal is not None:
                     journal.add(each.cell.key, each.repeat, found)
+            if not self._runs:
+                raise RunFailed("nothing was measured: in no run one transaction ended")
         except RunFailed as reason:
             if not self._runs:
                 raise
@@ -166,7 +189,12 @@ class Session:
             return await work()
 
     def _header(self) -> dict[str, Any]:
-        return {"kind": result.KIND, "version": result.VERSION, "settings": self._settings(), "target": self._target.told()}
+        return {
+            "kind": result.KIND,
+            "version": result.VERSION,
+            "settings": self._settings(),
+            "target": self._target.told(),
+        }
 
     def _settings(self) -> dict[str, Any]:
         o = self._options

@@ -46,7 +46,7 @@ class Target:
         return {name: self.options[name] for name in _TOLD if name in self.options}
 
     def keywords(self, way: str, tls: str, database: str | None, application: str) -> dict[str, str]:
-        """libpq's keywords of one way.  TLS ``on`` leaves an sslmode that asks for more than encryption."""
+        """Keywords of libpq for one way.  TLS ``on`` leaves an sslmode that asks for more than encryption."""
         found = {**self.options, "application_name": application}
         found.setdefault("connect_timeout", CONNECT_SECONDS)
         if database is not None:
@@ -77,7 +77,9 @@ class Target:
             found["PGOPTIONS"] = f"{found.get('PGOPTIONS', '')} {words}".strip()
         return found | {"LC_ALL": "C"}
 
-    async def connect(self, way: str = "direct", tls: str = "as given", database: str | None = None, application: str = WATCHER) -> Any:
+    async def connect(
+        self, way: str = "direct", tls: str = "as given", database: str | None = None, application: str = WATCHER
+    ) -> Any:
         """A connection of our own, in autocommit.  Raises psycopg.Error."""
         import psycopg  # noqa: PLC0415 - only here
 

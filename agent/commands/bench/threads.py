@@ -50,7 +50,11 @@ def take(pid: int, most: int, root: Path = Path("/")) -> Sample:
 def between(first: Sample, last: Sample) -> Shares | None:
     """Of the threads that were there at both moments; ``None`` where there are none."""
     seconds = last.process.at - first.process.at
-    pairs = [(before, last.process.threads[tid]) for tid, before in first.process.threads.items() if tid in last.process.threads]
+    pairs = [
+        (before, last.process.threads[tid])
+        for tid, before in first.process.threads.items()
+        if tid in last.process.threads
+    ]
     if seconds <= 0 or not pairs:
         return None
     whole = seconds * len(pairs)

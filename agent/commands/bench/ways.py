@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -35,10 +36,12 @@ class Way:
         return asdict(self)
 
 
-async def measure_way(target: Target, program: Program, scratch: Path, way: str, tls: str) -> Way:
+async def measure_way(
+    target: Target, program: Program, scratch: Path, way: str, tls: str, settings: Mapping[str, str]
+) -> Way:
     """One second of SELECT 1 by one client, and some openings.  Raises RunFailed where this way is barred."""
     words = words_of(program.file, _ONE, scratch, clients=1, mode="pooled", seconds=1, scale=1, log=True)
-    found = await run(words, target.environment(way, tls, None), scratch, seconds=1, clients=1)
+    found = await run(words, target.environment(way, tls, None, settings=settings), scratch, seconds=1, clients=1)
     quick = percentiles(found.log.latencies or [0.0], (0.1,))[0]
     ours = found.cpu_seconds / max(1, found.log.transactions)
     return Way(way, tls, max(0.0, quick - min(ours, quick / 2)), await _phases(target, way, tls))

@@ -31,4 +31,6 @@ def told(what: str) -> Iterator[None]:
             raise RunFailed(f"{what}: {_STATES[state]}") from None
         known = failure(f"{error}")
         code = f" (SQLSTATE {state})" if state and known.reason == "other" else ""
-        raise RunFailed(f"{what}: {known.because}{code}; {known.remedy}", gone=isinstance(error, psycopg.OperationalError)) from None
+        raise RunFailed(
+            f"{what}: {known.because}{code}; {known.remedy}", gone=isinstance(error, psycopg.OperationalError)
+        ) from None
