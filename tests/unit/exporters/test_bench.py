@@ -13,7 +13,7 @@ from agent.commands.bench import limits
 from exporters.bench import words
 from exporters.bench.markdown import render
 from exporters.bench.page import page
-from exporters.bench.plots import plots, standalone
+from exporters.bench.plots import Plot, plots, standalone
 from tests.unit.agent.commands.bench.made import cell, shares, whole
 
 HOSTILE = "<script>alert(1)</script>|`x`\u202e"
@@ -84,7 +84,7 @@ def test_what_comes_from_outside_is_text() -> None:
 
 
 @pytest.mark.parametrize("plot", list(plots(whole(CELLS))), ids=lambda plot: plot.name)
-def test_a_plot_is_a_file_of_its_own(plot) -> None:  # type: ignore[no-untyped-def]
+def test_a_plot_is_a_file_of_its_own(plot: Plot) -> None:
     root = ET.fromstring(standalone(plot))  # noqa: S314 - ours
     assert root.tag.endswith("svg")
     for each in root.iter():

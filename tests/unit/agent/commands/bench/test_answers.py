@@ -26,7 +26,9 @@ def test_the_knee_the_best_and_the_pool() -> None:
 
 def test_a_larger_database_would_not_help_a_client_at_its_limit() -> None:
     (told,) = texts(line(), "larger")
-    assert told.startswith("A larger database would not help: the client's CPU limit holds 61% of the time at 16 clients")
+    assert told.startswith(
+        "A larger database would not help: the client's CPU limit holds 61% of the time at 16 clients"
+    )
 
 
 def test_a_larger_database_would_help_a_starved_server() -> None:
@@ -40,7 +42,9 @@ def test_what_is_not_known_is_not_judged() -> None:
 
 
 def test_the_cost_of_tls_with_its_interval() -> None:
-    found = [each for each in answers([*line(tls="off"), *line(tls="on", connection=None)]) if each["what"] == "cost of tls"]
+    found = [
+        each for each in answers([*line(tls="off"), *line(tls="on", connection=None)]) if each["what"] == "cost of tls"
+    ]
     assert all("no difference beyond the noise" in each["text"] for each in found)
     slower = [cell(1, [50, 50.5, 49.5], tls="on")]
     (told,) = [each for each in answers([*line(tls="off"), *slower]) if each["what"] == "cost of tls"]

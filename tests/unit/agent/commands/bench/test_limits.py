@@ -83,7 +83,9 @@ def test_setting_up_connections() -> None:
 
 def test_a_pooler_with_fewer_sessions_than_clients() -> None:
     assert named(tps=800.0, latency_seconds=1e-2, sessions=2) == "connections"
-    assert named(tps=800.0, latency_seconds=1e-2, sessions=8) == "unknown", "what is left without a witness is not known"
+    assert named(tps=800.0, latency_seconds=1e-2, sessions=8) == "unknown", (
+        "what is left without a witness is not known"
+    )
     assert named(tps=800.0, latency_seconds=1e-2, sessions=2, starved=0.5) == "unknown", "with two witnesses neither"
 
 

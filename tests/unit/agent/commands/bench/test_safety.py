@@ -16,7 +16,8 @@ SELECTS = Script("select-only", trips=1, tables=True)
 
 
 def server(**given: Any) -> Server:
-    return Server(**({"version": 150000, "database": "app"} | given))
+    found: dict[str, Any] = {"version": 150000, "database": "app"}
+    return Server(**(found | given))
 
 
 def test_a_database_of_its_own() -> None:
