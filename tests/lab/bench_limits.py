@@ -45,6 +45,7 @@ class Row(NamedTuple):
     """One limit."""
 
     name: str
+    """What is set.  A quota is a limit only of a client that uses it up: one that waits for its server is not held by it."""
     true: tuple[str, ...]
     make: Callable[[ExitStack], Stage]
     flags: tuple[str, ...]
@@ -104,7 +105,7 @@ def _plain(certificate: bool = False) -> Callable[[ExitStack], Stage]:
 POOLED, EACH = ("--modes", "pooled"), ("--modes", "per-transaction")
 ROWS = (
     Row("client in a 10 % quota, select-only", ("client_quota",), _client(0.1), (*POOLED, "--script", "select-only", "--clients", "1,4")),
-    Row("client in a 50 % quota, select-only", ("client_quota",), _client(0.5), (*POOLED, "--script", "select-only", "--clients", "4,8")),
+    Row("client in a 50 % quota, which it uses up", ("client_quota",), _client(0.5), (*POOLED, "--clients", "1,4"), COMPUTES),
     Row("client in a 10 % quota, TPC-B on one row", ("client_quota",), _client(0.1), (*POOLED, "--scale", "1", "--clients", "8")),
     Row("client in a 10 % quota, TLS, a connection each", ("client_quota",), _client(0.1, certificate=True), (*EACH, "--tls", "on", "--script", "select1", "--clients", "2")),
     Row("server in a 20 % quota, select-only", ("server_starved",), _starved(0.2), (*POOLED, "--script", "select-only", "--clients", "2,8")),

@@ -52,7 +52,7 @@ def _lines(cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
         best = next(cell for cell in found if cell["clients"] == where.best)
         at_knee = next(cell for cell in found if cell["clients"] == where.clients)
         holds = _hold(at_knee)
-        text = f"{name.capitalize()}: {_knee_words(where)}. Best: {where.best} clients, {best['tps']['mean']:.0f} tps{holds}"
+        text = f"{name[0].upper()}{name[1:]}: {_knee_words(where)}. Best: {where.best} clients, {best['tps']['mean']:.0f} tps{holds}"
         yield {"what": "knee", "line": list(line), "clients": where.clients, "low": where.low, "high": where.high,
                "best": where.best, "beyond": where.beyond, "tps": best["tps"]["mean"], "text": text}  # fmt: skip
         if line[2] == "pooled":
