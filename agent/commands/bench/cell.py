@@ -82,7 +82,8 @@ class CellRunner:
             cpu=counted.cpu if counted else None, delay=counted.delay if counted else None, others=counted.others if counted else None,
             throttled=client["throttled"], suspended=client["suspended"], cpu_runs_through=client["cpu_runs_through"],
             active_seconds=active_seconds, locked=seen.locked, at_work=seen.at_work, for_client=seen.for_client,
-            held_by_idle=seen.held_by_idle, starved=seen.starved, sessions=seen.sessions or None,
+            held_by_idle=seen.held_by_idle, starved=seen.starved,
+            running=seen.running, sessions=seen.sessions or None,
         )  # fmt: skip
         shares = split(observed)
         p50, p95, p99 = percentiles(latencies)
@@ -93,7 +94,8 @@ class CellRunner:
             "observed": {
                 "cpu": observed.cpu, "delay": observed.delay, "throttled": observed.throttled, "suspended": dict(observed.suspended),
                 "others": observed.others, "active_seconds": active_seconds, "locked": seen.locked, "at_work": seen.at_work,
-                "held_by_idle": seen.held_by_idle, "starved": seen.starved, "sessions": seen.sessions, "moments": seen.moments,
+                "held_by_idle": seen.held_by_idle, "starved": seen.starved,
+                "running": seen.running, "sessions": seen.sessions, "moments": seen.moments,
                 "min_rtt_seconds": client["min_rtt_seconds"],
             },
         }  # fmt: skip

@@ -8,7 +8,8 @@ active (the server's clock).  A round trip's least time on the way was measured 
 - **Run delay** is the quota's as far as the group was throttled: whoever was ready stood still for that share of the
   time.  Of the rest, what pgbench's own threads made each other wait for is its own work; the rest is its neighbours'.
 - **Where CPU time runs through a gap** (a guest without a steal clock) the gaps that the measuring child saw are taken out of it.
-- **The server** executes, waits for a lock, or waits for a CPU: the share of gaps in a loop that reads its clock.
+- **The server** executes, waits for a lock, or waits for a CPU: the share of gaps in a loop that reads its clock, without
+  those that the loop makes itself where every CPU is busy.
 - **A lock is held by somebody.**  While its holder is a client that is not allowed to run, or a session that waits for a
   CPU, waiting for the lock is waiting for that.
 - **What is left over** is given to a cause only where there is one witness: a starved server that has not begun yet, a
@@ -42,7 +43,7 @@ LEAST_SHARE: Final = 1 / 3
 LEAST_LEAD: Final = 0.05
 #: What holds a group up is named before the work, from this share of the group on: without it a third less would be waited.
 LEAST_HOLD: Final = 1 / 3
-#: A loop on the server that is held for less of its time starves nobody: a run queue is that long on any busy machine.
+#: Sessions that are held for less of their time are not starved: a run queue is that long on any busy machine.
 STARVED: Final = 0.2
 #: Gaps below this are noise of an unthrottled machine (docs/architecture.md).
 SUSPENDED: Final = 0.1
@@ -84,6 +85,8 @@ class Observed:
     """Of the sessions that hold a lock for which others wait, those idle in transaction."""
     starved: float | None = None
     """Share of gaps in a loop that reads the server's clock."""
+    running: float | None = None
+    """Sessions at work on average, beside that loop."""
     sessions: float | None = None
     """Sessions of the cell on the server at most."""
 
@@ -97,7 +100,7 @@ def split(o: Observed) -> dict[str, float]:
     busy = cpu * (1 - connecting_wall)
     waiting = max(0.0, 1 - held - connecting - busy)
     lock, executing, network, rest = _remote(o, waiting)
-    starved = o.starved if o.starved is not None and o.starved >= STARVED else 0.0
+    starved = _starved(o)
     waits_for_cpu = executing * starved * (o.at_work if o.at_work is not None else 1.0)
     set_up_remote = max(0.0, connecting - cpu * connecting_wall) * starved
     shares = dict.fromkeys(PARTS, 0.0) | taken
@@ -109,6 +112,18 @@ def split(o: Observed) -> dict[str, float]:
     shares[_witness(o, starved)] += rest
     total = sum(shares.values())
     return {part: share / total for part, share in shares.items()}
+
+
+def _starved(o: Observed) -> float:
+    """Share of the time in which a session at work has no CPU: the loop's gaps without those that the loop makes itself.
+
+    Of c CPUs n sessions and the loop have c / (n + 1) each, so the loop says what c is, and without it they have c / n.
+    """
+    if o.starved is None:
+        return 0.0
+    running = max(1.0, o.running or 0.0)
+    found = 1 - (running + 1) * (1 - min(1.0, o.starved)) / running
+    return found if found >= STARVED else 0.0
 
 
 def _client(o: Observed) -> tuple[float, dict[str, float]]:

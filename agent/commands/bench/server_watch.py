@@ -110,6 +110,11 @@ class Seen:
         return self.gap_seconds / self.loop_seconds if self.loop_seconds else None
 
     @property
+    def running(self) -> float | None:
+        """Sessions at work on average."""
+        return self.active[_AT_WORK] / self.moments if self.moments else None
+
+    @property
     def mean_active(self) -> float | None:
         """Active sessions on average."""
         return sum(self.active.values()) / self.moments if self.moments else None

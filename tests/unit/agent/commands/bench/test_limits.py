@@ -18,7 +18,7 @@ def observed(**given: Any) -> Observed:
     """Eight clients that hardly wait for anything but the server, which answers in 1 ms."""
     found: dict[str, Any] = {
         "clients": 8, "tps": 8000.0, "latency_seconds": 1e-3, "trips": 1, "way_seconds": 5e-5, "cpu": 0.03, "delay": 0.01, "throttled": 0.0,
-        "others": 0.1, "active_seconds": 9e-4, "locked": 0.0, "at_work": 1.0, "for_client": 0.0, "starved": 0.05, "sessions": 8,
+        "others": 0.1, "active_seconds": 9e-4, "locked": 0.0, "at_work": 1.0, "for_client": 0.0, "starved": 0.05, "running": 4.0, "sessions": 8,
     }  # fmt: skip
     return Observed(**(found | given))
 
@@ -33,6 +33,13 @@ def test_a_server_that_executes() -> None:
 
 def test_a_server_that_waits_for_a_cpu() -> None:
     assert named(starved=0.8) == "server_starved"
+
+
+def test_a_loop_that_makes_its_own_gaps_starves_nobody() -> None:
+    """Two sessions on two CPUs: with the loop three, and each has two thirds."""
+    assert named(starved=1 / 3, running=2.0) == "server_executing"
+    assert named(starved=0.5, running=1.0) == "server_executing"
+    assert named(starved=0.8, running=1.0) == "server_starved"
 
 
 def test_a_lock() -> None:
@@ -128,7 +135,7 @@ def test_what_is_named(given: dict[str, float], part: str) -> None:
         trips=st.none() | st.integers(0, 100), way_seconds=st.none() | st.floats(0, 1), cpu=SHARE, delay=SHARE, throttled=SHARE,
         suspended=st.dictionaries(st.sampled_from(["quota", "hypervisor", "contention", "freeze", "unknown"]), st.floats(0, 1)),
         cpu_runs_through=st.booleans(), others=SHARE, active_seconds=st.none() | st.floats(0, 10), locked=SHARE, at_work=SHARE, for_client=SHARE,
-        held_by_idle=SHARE, starved=SHARE, sessions=st.none() | st.floats(0, 1000),
+        held_by_idle=SHARE, starved=SHARE, running=st.none() | st.floats(0, 1000), sessions=st.none() | st.floats(0, 1000),
     )
 )  # fmt: skip
 def test_shares_are_shares_of_the_whole(o: Observed) -> None:
