@@ -15,11 +15,21 @@ from exporters.page.markup import visible
 #: Shares below this are left out of a line.
 LEAST_SHARE = 0.03
 _MOST_TEXT = 200
+#: Letters of the longest bar.
+_BAR = 30
 
 
 def render(result: Mapping[str, Any]) -> str:
     """The whole, ending in a newline."""
-    parts = [_head(result), _answers(result), _table(result), _where(result), _ways(result), _foot(result)]
+    parts = [
+        _head(result),
+        _answers(result),
+        _bars(result),
+        _table(result),
+        _where(result),
+        _ways(result),
+        _foot(result),
+    ]
     return "\n".join(line for part in parts for line in part) + "\n"
 
 
@@ -56,6 +66,25 @@ def _answers(result: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield from (f"- {_text(each['text'])}" for each in result["answers"])
         yield ""
+
+
+def _bars(result: Mapping[str, Any]) -> Iterator[str]:
+    """Throughput, where nothing can draw: a bar for each cell, and its limit."""
+    cells = result["cells"]
+    if not cells:
+        return
+    most = max(cell["tps"]["mean"] for cell in cells) or 1.0
+    names = [f"{cell['way']}, TLS {cell['tls']}, {cell['mode']}" for cell in cells]
+    wide = max(map(len, names))
+    yield "## Transactions per second"
+    yield ""
+    yield "```text"
+    for name, cell in zip(names, cells, strict=True):
+        mean = cell["tps"]["mean"]
+        bar = "█" * max(1, round(_BAR * mean / most))
+        yield f"{visible(name):<{wide}} {cell['clients']:>4} {bar:<{_BAR}} {mean:>8,.0f}  {LABELS.get(cell['limit']['part'], '?')}".rstrip()
+    yield "```"
+    yield ""
 
 
 def _table(result: Mapping[str, Any]) -> Iterator[str]:

@@ -31,6 +31,7 @@ from agent.commands.exits import CANNOT_TELL, HEALTHY, UNAVAILABLE, USAGE, compl
 from agent.settings.load import Config
 from exporters.bench.markdown import render
 from exporters.bench.page import page
+from exporters.bench.plots import plots, standalone
 from probes.store.failures import LinkFailed
 from probes.store.place import PLACES, secret_from
 
@@ -78,7 +79,8 @@ def postgres(arguments: argparse.Namespace, load: Callable[[], Config]) -> int:
         complain(f"{error.filename} is there already: --resume goes on with it, another --out begins anew")
         return USAGE
     text = render(found)
-    files = write(found, out, [("result.md", text), ("result.html", page(found))])
+    pictures = [(f"{plot.name}.svg", standalone(plot)) for plot in plots(found)]
+    files = write(found, out, [("result.md", text), ("result.html", page(found)), *pictures])
     print(json.dumps(found, indent=1) if arguments.json else text, end="")
     complain(f"written: {', '.join(str(file) for file in files)}")
     return HEALTHY if found["complete"] else CANNOT_TELL

@@ -67,6 +67,6 @@ def _add_matrix(postgres: argparse.ArgumentParser) -> None:
         "--out",
         type=str,
         metavar="DIR",
-        help="where it goes (default: stallscope-bench-DATE): result.json, result.md, result.html",
+        help="where it goes (default: stallscope-bench-DATE): result.json, .md, .html, and plots",
     )
     result.add_argument("--resume", action="store_true", help="go on with the bench of --out that was interrupted")
