@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -133,6 +135,11 @@ class Journal:
 
     def __init__(self, directory: Path) -> None:
         self.file = directory / "journal.jsonl"
+
+    def must_be_new(self) -> None:
+        """Raises FileExistsError where there is one."""
+        if self.file.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.file))
 
     def begin(self, header: Mapping[str, Any]) -> None:
         """A new one.  Raises OSError, FileExistsError where there is one."""

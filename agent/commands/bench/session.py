@@ -61,6 +61,7 @@ class Session:
         """Measure, and return the result.  Raises Faults, RunFailed, OSError, Unreadable before anything was measured."""
         async with AsyncExitStack() as stack:
             journal = await self._prepare()
+            ground = Ground(self._target, self._place, self._name)
             await stack.enter_async_context(self._client)
             try:
                 for way in self._options.ways:
@@ -68,7 +69,6 @@ class Session:
                         self._ways[way, tls] = await measure_way(
                             self._target, self._program, self._scratch, way, tls, self._place.settings
                         )
-                ground = Ground(self._target, self._place, self._name)
                 with told("cannot make a place to work in"):
                     await stack.enter_async_context(ground)
                 await self._fill()
@@ -113,7 +113,7 @@ class Session:
             for found in journal.resume(self._header()):
                 self._runs.setdefault(found["cell"], []).append(found)
         else:
-            journal.begin(self._header())
+            journal.must_be_new()
         return journal
 
     def _advise(self) -> None:
@@ -145,6 +145,8 @@ class Session:
     async def _measure(self, journal: result.Journal | None, ground: Ground) -> None:
         done = {(key, found["repeat"]) for key, each in self._runs.items() for found in each}
         left = list(runs(self._options, done))
+        if journal is not None and not self._options.resume:
+            journal.begin(self._header())  # not before all that can be refused was asked
         own = self._place.database if self._place.kind == "own database" else None
         watch = ServerWatch(self._target, own)
         runner = CellRunner(self._options, self._program, self._scratch, self._client, watch)
