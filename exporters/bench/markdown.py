@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from exporters.bench.words import LABELS, milliseconds
+from exporters.bench.words import LABELS, in_all, milliseconds
 from exporters.page.markup import visible
 
 #: Shares below this are left out of a line.
@@ -40,7 +40,7 @@ def limit_words(cell: Mapping[str, Any]) -> str:
     if limit["part"] == "none":
         return label
     spread = f" ({limit['low']:.0%} to {limit['high']:.0%})" if _spreads(limit) else ""
-    return f"{label} {limit['share']:.0%}{spread}"
+    return f"{label} {limit['share']:.0%}{spread}{in_all(limit)}"
 
 
 def _spreads(limit: Mapping[str, Any]) -> bool:

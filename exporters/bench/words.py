@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 #: Part -> label.
 LABELS: Final[Mapping[str, str]] = {
@@ -53,6 +53,14 @@ REMEDIES: Final[Mapping[str, tuple[str, str]]] = {
     "unknown": ("cannot be judged", "see what cannot be seen: stallscope doctor -v"),
     "none": ("helps only in part", "no single change brings much"),
 }  # fmt: skip
+
+
+def in_all(limit: Mapping[str, Any]) -> str:
+    """What the whole group takes, where its limit is only a part of that: `` (the client in all: 94%)``."""
+    share = limit.get("group_share")
+    if share is None or share - limit["share"] < 0.05:
+        return ""
+    return f" (the {limit['group']} in all: {share:.0%})"
 
 
 def milliseconds(seconds: float) -> str:

@@ -5,13 +5,14 @@ Pure: cells of a result in, sentences with their numbers out.  A difference is t
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from agent.commands.bench.statistics import Difference, Knee, difference, knee
-from exporters.bench.words import HOLDS, LABELS, REMEDIES, milliseconds
+from agent.commands.bench.statistics import Knee, knee, student_quantile, student_tail
+from exporters.bench.words import HOLDS, LABELS, REMEDIES, in_all, milliseconds
 
 Cell = Mapping[str, Any]
 
@@ -81,7 +82,7 @@ def _hold(cell: Cell) -> str:
     part, share = cell["limit"]["part"], cell["limit"]["share"]
     if part in ("none", "unknown"):
         return f"; at {cell['clients']} clients: {LABELS[part]}"
-    return f"; at {cell['clients']} clients {HOLDS[part]} {share:.0%} of the time"
+    return f"; at {cell['clients']} clients {HOLDS[part]} {share:.0%} of the time{in_all(cell['limit'])}"
 
 
 def _costs(cells: Sequence[Cell], axis: str, cheap: str, dear: str, name: str) -> Iterator[dict[str, Any]]:
@@ -98,40 +99,48 @@ def _costs(cells: Sequence[Cell], axis: str, cheap: str, dear: str, name: str) -
             ((fewest[0]["key"], fewest[1]["key"]), (fastest[0]["key"], fastest[1]["key"]))
         ):
             pair = next(pair for pair in pairs if pair[0]["key"] == before and pair[1]["key"] == after)
-            yield _cost(*pair, name=name, others=_others(pair[0], axis, cells))
+            yield _cost(*pair, name=name, cells=cells, others=_others(pair[0], axis, cells))
 
 
-def _cost(before: Cell, after: Cell, *, name: str, others: str) -> dict[str, Any]:
-    time = _of(before, after, lambda run: run["cycle_seconds"])
-    base = fmean(run["cycle_seconds"] for run in before["runs"])
-    rate = _of(before, after, lambda run: run["tps"])
-    tps = before["tps"]["mean"]
-    said = f"{name} costs {milliseconds(time.mean)} a transaction{_range(time)}, {time.mean / base:+.0%}"
-    said += f", and {rate.mean / tps:+.0%} of throughput{_percent(rate, tps)}" if tps else ""
-    if time.low is not None and time.high is not None and time.low <= 0 <= time.high:
-        said = f"{name}: no difference beyond the noise ({milliseconds(time.mean)} a transaction{_range(time)})"
-    clients = before["clients"]
-    return {"what": f"cost of {name.lower()}", "clients": clients, "seconds": time.mean, "low": time.low, "high": time.high, "p": time.p,
-            "ratio": time.mean / base if base else None, "tps_ratio": rate.mean / tps if tps else None,
+def _cost(before: Cell, after: Cell, *, name: str, cells: Sequence[Cell], others: str) -> dict[str, Any]:
+    """Of the time of a transaction, by its logarithm: a cell twice as slow scatters twice as much.
+
+    The scatter is that of all cells around their own means: with two or three repeats one pair of cells knows next to nothing of it.
+    """
+    logs = [[math.log(run["cycle_seconds"]) for run in cell["runs"]] for cell in (before, after)]
+    mean, base = fmean(logs[1]) - fmean(logs[0]), math.exp(fmean(logs[0]))
+    error = _scatter(cells)
+    low = high = p = None
+    if error is not None:
+        sd, freedom = error
+        standard = sd * math.sqrt(sum(1 / len(each) for each in logs))
+        half = student_quantile(freedom) * standard
+        low, high = math.expm1(mean - half), math.expm1(mean + half)
+        p = student_tail(mean / standard, freedom) if standard else float(mean == 0)
+    ratio, clients = math.expm1(mean), before["clients"]
+    times = (
+        " (one repeat: no interval)"
+        if low is None or high is None
+        else f" ({milliseconds(base * low)} to {milliseconds(base * high)})"
+    )
+    shares = "" if low is None or high is None else f" ({low:+.0%} to {high:+.0%})"
+    said = f"{name} costs {milliseconds(base * ratio)} a transaction{times}, {ratio:+.0%}{shares}, and {1 / (1 + ratio) - 1:+.0%} of throughput"
+    if low is not None and high is not None and low <= 0 <= high:
+        said = f"{name}: no difference beyond the noise ({milliseconds(base * ratio)} a transaction{times}, {ratio:+.0%}{shares})"
+    return {"what": f"cost of {name.lower()}", "clients": clients, "seconds": base * ratio, "ratio": ratio, "ratio_low": low, "ratio_high": high,
+            "low": None if low is None else base * low, "high": None if high is None else base * high, "p": p,
             "text": f"{said}, at {clients} client{'s' if clients > 1 else ''}{others}"}  # fmt: skip
 
 
-def _of(before: Cell, after: Cell, number: Callable[[Mapping[str, Any]], float]) -> Difference:
-    return difference([number(run) for run in before["runs"]], [number(run) for run in after["runs"]])
-
-
-def _range(found: Difference) -> str:
-    if found.low is None or found.high is None:
-        return " (one repeat: no interval)"
-    return f" ({milliseconds(found.low)} to {milliseconds(found.high)})"
-
-
-def _percent(found: Difference, base: float) -> str:
-    return (
-        f" ({found.low / base:+.0%} to {found.high / base:+.0%})"
-        if found.low is not None and found.high is not None
-        else ""
-    )
+def _scatter(cells: Sequence[Cell]) -> tuple[float, int] | None:
+    """Standard deviation of the logarithm of a run's time around its cell's mean, and its degrees of freedom."""
+    squares, freedom = 0.0, 0
+    for cell in cells:
+        logs = [math.log(run["cycle_seconds"]) for run in cell["runs"]]
+        middle = fmean(logs)
+        squares += sum((each - middle) ** 2 for each in logs)
+        freedom += len(logs) - 1
+    return (math.sqrt(squares / freedom), freedom) if freedom else None
 
 
 def _without(cell: Cell, axis: str) -> tuple[Any, ...]:
@@ -157,7 +166,11 @@ def _larger(cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
         best = max(found, key=lambda cell: cell["tps"]["mean"])
         part, share = best["limit"]["part"], best["limit"]["share"]
         verdict, remedy = REMEDIES[part]
-        why = f"{HOLDS[part]} {share:.0%} of the time" if part not in ("none", "unknown") else _spread(best)
+        why = (
+            f"{HOLDS[part]} {share:.0%} of the time{in_all(best['limit'])}"
+            if part not in ("none", "unknown")
+            else _spread(best)
+        )
         text = f"A larger database {verdict}: {why} at {best['clients']} clients. What would: {remedy}"
         said.setdefault(text, []).append(told_line(line, cells))
     for text, names in said.items():

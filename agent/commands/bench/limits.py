@@ -200,6 +200,11 @@ def _suspension(o: Observed) -> str | None:
     return part if sum(by_part.values()) >= SUSPENDED else None
 
 
+def group_of(part: str) -> str | None:
+    """The group that a part belongs to; ``None`` of what is no part."""
+    return next((group for group, parts in GROUPS.items() if part in parts), None)
+
+
 def limit(shares: Mapping[str, float]) -> str:
     """The part that limits a cell; ``none`` where no group does alone, ``unknown`` where the largest share is not known."""
     groups = {group: sum(shares[part] for part in parts) for group, parts in GROUPS.items()}

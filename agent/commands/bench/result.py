@@ -89,8 +89,11 @@ def cell_json(cell: Cell, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for name in NUMBERS:
         values = [run[name] for run in runs if run.get(name) is not None]
         found[name] = series(values).as_json() if values else None
+    group = limits.group_of(part)
     found["limit"] = {
         "part": part,
+        "group": group,
+        "group_share": sum(shares[each] for each in limits.GROUPS[group]) if group else None,
         "share": named.mean if named else max(shares.values()),
         "low": named.low if named else None,
         "high": named.high if named else None,
@@ -125,7 +128,8 @@ def read(path: Path) -> dict[str, Any]:
                 if not isinstance(cell[name], str):
                     raise TypeError(name)
             for run in cell["runs"]:
-                float(run["tps"]), float(run["cycle_seconds"])
+                if float(run["tps"]) <= 0 or float(run["cycle_seconds"]) <= 0:
+                    raise ValueError
         return found
     raise Unreadable(f"{file}: a cell of it is not whole")
 
