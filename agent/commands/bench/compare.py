@@ -12,6 +12,8 @@ from typing import Any, Final
 from agent.commands.bench.statistics import difference, holm
 from exporters.bench.words import LABELS
 
+#: What became of a cell, in a word: the code, and how it is told.
+TOLD: Final = {"faster": "faster", "slower": "slower", "noise": "noise", "unknown": "cannot tell: measured once"}
 #: Below this a difference is not noise.
 SIGNIFICANT: Final = 0.05
 
@@ -36,15 +38,15 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, An
     for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
         row["p_corrected"] = p
     for row in rows:
-        row["verdict"] = _verdict(row)
+        row["change"] = _change(row)
     only = [sorted(set(sides[0]) - set(sides[1])), sorted(set(sides[1]) - set(sides[0]))]
     return {"cells": rows, "only_before": only[0], "only_after": only[1], "unlike": _unlike(before, after)}
 
 
-def _verdict(row: Mapping[str, Any]) -> str:
+def _change(row: Mapping[str, Any]) -> str:
     p = row.get("p_corrected")
     if p is None:
-        return "cannot tell: measured once"
+        return "unknown"
     if p >= SIGNIFICANT:
         return "noise"
     return "faster" if row["ratio"] > 0 else "slower"
@@ -77,9 +79,9 @@ def as_text(found: Mapping[str, Any]) -> str:
                 else ""
             )
             lines.append(
-                f"{row['key']:<{wide}}  {row['before']:>9.1f}  {row['after']:>9.1f}  {ratio + spread:<27}  {p:>8}  {row['verdict']}{moved}"
+                f"{row['key']:<{wide}}  {row['before']:>9.1f}  {row['after']:>9.1f}  {ratio + spread:<27}  {p:>8}  {TOLD[row['change']]}{moved}"
             )
-    real = [row for row in found["cells"] if row["verdict"] in ("faster", "slower")]
+    real = [row for row in found["cells"] if row["change"] in ("faster", "slower")]
     if not found["cells"]:
         lines.append("no cell is in both results")
     elif not real:

@@ -73,7 +73,7 @@ def test_of_nothing_there_is_nothing_to_tell() -> None:
 def test_two_benches_that_differ() -> None:
     before, after = whole(line()), whole([cell(1, [150, 151, 149]), cell(4, [381, 386, 380]), cell(32, [1, 2])])
     found = compare(before, after)
-    assert [row["verdict"] for row in found["cells"]] == ["faster", "noise"]
+    assert [row["change"] for row in found["cells"]] == ["faster", "noise"]
     assert found["cells"][0]["low"] > 0.4
     assert (len(found["only_before"]), len(found["only_after"])) == (1, 1)
     assert "1 of 2 cells differ beyond the noise" in as_text(found)
@@ -81,7 +81,7 @@ def test_two_benches_that_differ() -> None:
 
 def test_what_was_measured_once_cannot_be_told() -> None:
     found = compare(whole([cell(1, [100.0])]), whole([cell(1, [900.0])]))
-    assert found["cells"][0]["verdict"].startswith("cannot tell")
+    assert found["cells"][0]["change"] == "unknown"
     assert "no difference beyond the noise" in as_text(found)
 
 
@@ -90,7 +90,7 @@ def test_many_cells_do_not_make_a_finding() -> None:
     cells = [cell(n, [100, 101, 102]) for n in range(1, 11)]
     others = [cell(n, [101.8, 102.9, 104]) for n in range(1, 11)]
     found = compare(whole(cells), whole(others))
-    assert all(row["p"] < 0.15 and row["verdict"] == "noise" for row in found["cells"])
+    assert all(row["p"] < 0.15 and row["change"] == "noise" for row in found["cells"])
 
 
 def test_what_else_differs_is_told() -> None:

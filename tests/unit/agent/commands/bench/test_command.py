@@ -55,6 +55,6 @@ def test_two_results_are_compared(capsys: Output, tmp_path: Path) -> None:
     assert cli.main(words) == HEALTHY
     assert "faster" in capsys.readouterr().out
     assert cli.main([*words, "--json"]) == HEALTHY
-    assert json.loads(capsys.readouterr().out)["cells"][0]["verdict"] == "faster"
+    assert json.loads(capsys.readouterr().out)["cells"][0]["change"] == "faster"
     assert cli.main(["bench", "compare", str(tmp_path / "a"), str(tmp_path / "c")]) == USAGE
     assert "No such file" in capsys.readouterr().err
