@@ -18,6 +18,8 @@ from exporters.page.svg import nice
 HEIGHT, ABOVE, BELOW = 220, 20, 40
 #: Percent of the width that stay free on each side.
 _SIDE = 6.0
+#: Between two lines at the same number of clients.
+_BESIDE = 0.7
 _ROW, _BAR, _LETTERS = 40, 14, 7.0
 #: More lines than colours could not be told apart.
 MOST_LINES: Final = 8
@@ -90,9 +92,10 @@ def _curves(name: str, title: str, lines: Sequence[Line], told: Callable[[float]
     top = nice(min(1.4 * max(means, default=0.0), max((p[3] for line in lines for p in line.points), default=0.0)))
     floor = ABOVE + HEIGHT
 
-    def x(number: int) -> str:
-        share = clients.index(number) / max(1, len(clients) - 1) if len(clients) > 1 else 0.5
-        return f"{_SIDE + share * (100 - 2 * _SIDE):.2f}%"
+    def x(number: int, line: float) -> str:
+        """Each line a little beside the next one, or their intervals would stand on each other."""
+        share = clients.index(number) / (len(clients) - 1) if len(clients) > 1 else 0.5
+        return f"{_SIDE + share * (100 - 2 * _SIDE) + _BESIDE * (line - (len(lines) - 1) / 2):.2f}%"
 
     def y(value: float) -> str:
         return f"{floor - HEIGHT * min(1.0, max(0.0, value / top)):.1f}"
@@ -103,12 +106,18 @@ def _curves(name: str, title: str, lines: Sequence[Line], told: Callable[[float]
     for at, line in enumerate(lines):
         parts = []
         for before, after in zip(line.points, line.points[1:], strict=False):
-            parts.append(h("line", cls="curve", x1=x(before[0]), y1=y(before[1]), x2=x(after[0]), y2=y(after[1])))
+            parts.append(
+                h("line", cls="curve", x1=x(before[0], at), y1=y(before[1]), x2=x(after[0], at), y2=y(after[1]))
+            )
         for number, mean, low, high in line.points:
-            parts.append(h("line", cls="error", x1=x(number), y1=y(low), x2=x(number), y2=y(high)))
-            parts.append(h("circle", cls="dot", cx=x(number), cy=y(mean), r="3.5"))
+            parts.append(h("line", cls="error", x1=x(number, at), y1=y(low), x2=x(number, at), y2=y(high)))
+            parts.append(h("circle", cls="dot", cx=x(number, at), cy=y(mean), r="3.5"))
         drawn.append(h("g", parts, cls=f"l{at}"))
-    ticks = [h("text", str(number), cls="tick", x=x(number), y=floor + 16, text_anchor="middle") for number in clients]
+    middle = (len(lines) - 1) / 2
+    ticks = [
+        h("text", str(number), cls="tick", x=x(number, middle), y=floor + 16, text_anchor="middle")
+        for number in clients
+    ]
     picture = h(
         "svg", h("title", title), h("desc", _summary(lines, told)), drawn,
         h("line", cls="axis", x1="0", x2="100%", y1=floor, y2=floor), ticks,
@@ -131,7 +140,7 @@ def _limits(cells: Sequence[Mapping[str, Any]]) -> Plot:
     for at, cell in enumerate(cells):
         top = at * _ROW
         limit = LABELS.get(cell["limit"]["part"], LABELS["unknown"])
-        name = f"{cell['clients']} clients, {cell['mode']}, TLS {cell['tls']}, {cell['way']}: {limit}"
+        name = f"{cell['clients']} client{'s' if cell['clients'] > 1 else ''}, {cell['mode']}, TLS {cell['tls']}, {cell['way']}: {limit}"
         rows.append(h("text", name, cls="tick", x="0", y=top + 13))
         left = 0.0
         for part, share in cell["shares"].items():
