@@ -243,6 +243,14 @@ def _hooks(arguments: argparse.Namespace) -> int:
     return HEALTHY
 
 
+def _bench(arguments: argparse.Namespace) -> int:
+    from agent.commands.bench import command  # noqa: PLC0415 - pydantic and more
+
+    if arguments.bench == "compare":
+        return command.compared(arguments)
+    return command.postgres(arguments, lambda: _load(arguments, to_measure=True))
+
+
 def _completion(arguments: argparse.Namespace) -> int:
     import shtab  # noqa: PLC0415 - only here
 
@@ -258,4 +266,5 @@ def _help(_: argparse.Namespace) -> int:
 _HANDLERS: dict[str, Handler] = {
     "": _help, "run": _run, "exec": _help, "doctor": _doctor, "demo": _demo, "report": _report, "check-config": _check_config,
     "explain": _explain, "hooks": _hooks, "completion": _completion,
+    "bench": _bench,
 }  # fmt: skip

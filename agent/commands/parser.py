@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from agent import __version__
+from agent.commands.bench.flags import add_bench
 from agent.commands.exec import OWN as EXEC_OPTIONS
 from agent.commands.exec import USAGE_LINE as EXEC_USAGE
 from agent.commands.exits import USAGE
@@ -93,6 +94,7 @@ def build_parser(handlers: Mapping[str, Handler]) -> argparse.ArgumentParser:
     hooks.add_argument(
         "--path", choices=LOADED_BY, metavar="LANGUAGE", help=f"print this one's directory: {', '.join(LOADED_BY)}"
     )
+    add_bench(add("bench", "how fast a database is from here, and what stands in the way"), settings, output)
     completion = add("completion", "a script by which a shell completes these commands")
     completion.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
     return parser
