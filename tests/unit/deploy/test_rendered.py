@@ -21,7 +21,7 @@ import yaml
 
 from agent.settings.load import load as load_settings
 from tests.lab import Unavailable, builds
-from tests.unit.deploy.files import DEPLOY, documents
+from tests.unit.deploy.files import BUILT, DEPLOY, documents
 from tests.unit.golden.fixed import HERE as GOLDEN
 
 kubernetes = pytest.importorskip("kubernetes_validate")
@@ -48,7 +48,7 @@ def checksum(*roots: Path) -> str:
     found = sha256()
     for root in roots:
         for path in sorted(root.rglob("*")):
-            if path.is_symlink() or path.is_file():
+            if (path.is_symlink() or path.is_file()) and not BUILT & set(path.parts):
                 found.update(str(path.relative_to(DEPLOY)).encode() + b"\0")
                 found.update(os.readlink(path).encode() if path.is_symlink() else path.read_bytes())
     return found.hexdigest()
@@ -64,7 +64,7 @@ def run(words: Sequence[str], home: Path) -> str:
 def example(home: Path) -> Path:
     """The app's chart with ours in it, as `helm dependency build` leaves it."""
     chart = home / "your-app"
-    shutil.copytree(DEPLOY / "helm/example", chart, ignore=shutil.ignore_patterns("charts", "Chart.lock"))
+    shutil.copytree(DEPLOY / "helm/example", chart, ignore=shutil.ignore_patterns(*BUILT))
     shutil.copytree(DEPLOY / "helm/stallscope", chart / "charts/stallscope")
     return chart
 
