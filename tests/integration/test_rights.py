@@ -1,4 +1,4 @@
-"""Which right opens what: another user's process, looked at with each capability that docs/deploying.md speaks of."""
+"""Which right opens what: another user's process, looked at with each capability that docs/deploy/rights.md speaks of."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.integration.conftest import ROOT
+from tests.unit.deploy.test_rights_page import rights
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 
@@ -120,6 +121,16 @@ def test_what_a_right_opens(app: App, uid: int, gid: int, capabilities: int, des
         assert "SYS_PTRACE" in remedy
     for remedy in remedies[: 2 * (not descriptors)]:
         assert "DAC_READ_SEARCH" in remedy
+
+
+def test_the_page_says_what_the_kernel_does(app: App) -> None:
+    asked = [(ANOTHER, 0), (THE_APPS, 0), (ANOTHER, SYS_PTRACE), (ANOTHER, SYS_PTRACE | DAC_READ_SEARCH)]
+    found = [look(app, user, user, capabilities) for user, capabilities in asked]
+    told = rights()
+    assert told["names"] == [each["named"] for each in found]
+    assert told["group"] == [each["cgroup"] for each in found]
+    for what in ("pipe", "environment"):
+        assert told["inside"] == [each[what] for each in found]
 
 
 def test_the_same_user_does_not_see_into_a_process_with_more_rights_than_its_own() -> None:

@@ -78,6 +78,19 @@ def promtool() -> str:
     return program("promtool", remedy, f"{PROMETHEUS}/usr/bin/promtool", f"{GO_PROGRAMS}/promtool")
 
 
+def helm() -> str:
+    """The path of Helm 3. Raises Unavailable."""
+    return program("helm", "make lab-tools builds it, five minutes of CPU", f"{GO_PROGRAMS}/helm")
+
+
+def kustomize() -> list[str]:
+    """The words that build a kustomization: kubectl's own, or the program. Raises Unavailable."""
+    try:
+        return [program("kubectl", ""), "kustomize"]
+    except Unavailable:
+        return [program("kustomize", "apt or your package manager has kubectl or kustomize"), "build"]
+
+
 def install_packages(place: Path) -> None:
     """The packages of the package-lock.json there, without their scripts."""
     brought = f"{NODE}/lib/node_modules/npm/bin/npm-cli.js"

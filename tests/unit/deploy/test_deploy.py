@@ -26,15 +26,16 @@ import yaml
 
 from agent.rules import BY_ID
 from tests.lab import builds
-
-ROOT = Path(__file__).resolve().parents[3]
-DEPLOY = ROOT / "deploy"
-YAML_FILES = sorted(path for suffix in ("*.yaml", "*.yml") for path in DEPLOY.rglob(suffix))
-PAGE = ROOT / "docs" / "deploying.md"
+from tests.unit.deploy.files import DEPLOY, PAGES, ROOT, YAML_FILES
 
 DEFAULT_PORT = 9768  # the published default address is 127.0.0.1:9768
 SLOWEST_START = 25.0  # seconds at 5 % of a core without .pyc files, measured
 CLOUD_RUN_STARTUP_LIMIT = 240.0  # seconds, failureThreshold x periodSeconds
+
+
+def told() -> str:
+    """What the pages about deploying say."""
+    return "".join(page.read_text("utf-8") for page in PAGES)
 
 
 def load(relative: str) -> Any:
@@ -115,7 +116,7 @@ def cloud_run_containers() -> dict[str, dict[str, Any]]:
 
 
 def pod() -> dict[str, Any]:
-    spec: dict[str, Any] = load("kubernetes/deployment.yaml")["spec"]["template"]["spec"]
+    spec: dict[str, Any] = load("kubernetes/base/deployment.yaml")["spec"]["template"]["spec"]
     return spec
 
 
@@ -167,9 +168,9 @@ def test_stallscope_listens_where_its_probes_and_scrapers_look() -> None:
 def test_every_path_asked_for_is_served() -> None:
     asked = {probe["httpGet"]["path"] for _, probe in http_probes()}
     asked |= {item["path"] for item in load("cloudrun/runmonitoring.yaml")["spec"]["endpoints"]}
-    asked |= {item["path"] for item in load("kubernetes/podmonitor.yaml")["spec"]["podMetricsEndpoints"]}
+    asked |= {item["path"] for item in load("kubernetes/base/podmonitor.yaml")["spec"]["podMetricsEndpoints"]}
     named = r"`(?:POST )?(/(?:[a-z]+z|health|metrics|report\.txt|requests-in-flight))`"
-    asked |= set(re.findall(named, PAGE.read_text()))
+    asked |= set(re.findall(named, told()))
     assert asked <= constants("exporters")
 
 
@@ -217,7 +218,7 @@ def test_the_annotation_in_the_manifest_is_the_one_the_advice_names() -> None:
 
 def test_kubernetes_accepts_the_deployment() -> None:
     validator = pytest.importorskip("kubernetes_validate")
-    validator.validate(load("kubernetes/deployment.yaml"), "1.29", strict=True)
+    validator.validate(load("kubernetes/base/deployment.yaml"), "1.29", strict=True)
 
 
 def test_the_sidecar_can_read_the_apps_cgroup() -> None:
@@ -256,8 +257,8 @@ def test_the_observer_cannot_hold_back_the_app() -> None:
 
 
 def test_the_pod_monitor_finds_the_sidecar() -> None:
-    monitor = load("kubernetes/podmonitor.yaml")["spec"]
-    labels = load("kubernetes/deployment.yaml")["spec"]["template"]["metadata"]["labels"]
+    monitor = load("kubernetes/base/podmonitor.yaml")["spec"]
+    labels = load("kubernetes/base/deployment.yaml")["spec"]["template"]["metadata"]["labels"]
     assert monitor["selector"]["matchLabels"].items() <= labels.items()
     names = {port["name"] for port in sidecar()["ports"]}
     assert {endpoint["port"] for endpoint in monitor["podMetricsEndpoints"]} <= names
@@ -265,36 +266,15 @@ def test_the_pod_monitor_finds_the_sidecar() -> None:
 
 
 def test_kustomize_has_its_files_and_its_image() -> None:
-    kustomization = load("kubernetes/kustomization.yaml")
-    assert all((DEPLOY / "kubernetes" / name).is_file() for name in kustomization["resources"])
+    kustomization = load("kubernetes/base/kustomization.yaml")
+    assert all((DEPLOY / "kubernetes/base" / name).is_file() for name in kustomization["resources"])
     version = project()["project"].get("version")
     names = {item["name"] for item in kustomization["images"]}
     assert sidecar()["image"].partition(":")[0] in names
     if version is not None:
         assert sidecar()["image"] == f"stallscope:{version}"
         assert {item["newTag"] for item in kustomization["images"]} == {version}
-        assert set(re.findall(r"stallscope:(\d[\w.]*)", PAGE.read_text())) == {version}
-
-
-def test_the_product_takes_every_variable_the_manifests_set(tmp_path: Path) -> None:
-    shown = {
-        "STALLSCOPE_REQUESTS__METRICS_URL": "http://127.0.0.1:8080/metrics",
-        "STALLSCOPE_REQUESTS__METRIC": "my_gauge",
-    }
-    used = {item["name"]: item["value"] for item in sidecar()["env"]}
-    text = PAGE.read_text() + "".join(path.read_text() for path in YAML_FILES)
-    shown["STALLSCOPE_LOGS__HOOK_LISTEN"] = "udp:127.0.0.1:9770"
-    shown |= {
-        "STALLSCOPE_REDIS__TARGETS": "cache=redis://10.0.0.3:6379",
-        "STALLSCOPE_REDIS__PASSWORDS": "cache=env:REDIS_AUTH",
-    }
-    assert set(re.findall(r"STALLSCOPE_[A-Z]+__[A-Z_]+", text)) <= set(used | shown)
-    result = command("check-config", **(shown | used))
-    assert result.returncode == 0, result.stdout + result.stderr
-    config = tmp_path / "stallscope.toml"
-    config.write_text('[app]\nprocess = "your-app"\n\n[requests]\nfile = "/shared/in-flight"\n')
-    result = command("check-config", "--config", str(config))
-    assert result.returncode == 0, result.stdout + result.stderr
+        assert set(re.findall(r"stallscope:(\d[\w.]*)", told())) == {version}
 
 
 def test_the_image_starts_a_command_that_exists() -> None:
@@ -345,7 +325,7 @@ def test_the_base_runs_a_python_the_project_takes() -> None:
 
 def hook_paths() -> Iterator[tuple[str, str]]:
     """(where it stands, path of a hook as the app's container sees it) wherever an app is told to load one."""
-    texts = {str(path.relative_to(ROOT)): path.read_text() for path in (*YAML_FILES, PAGE)}
+    texts = {str(path.relative_to(ROOT)): path.read_text() for path in (*YAML_FILES, *PAGES)}
     for name, text in texts.items():
         for pattern in (r"--require=(\S+)", r"PYTHONPATH(?:=|\n\s*(?:#\s*)?value: )(/\S+)"):
             yield from ((name, found) for found in re.findall(pattern, text))
@@ -365,7 +345,7 @@ def test_the_app_loads_its_hooks_from_where_the_image_and_the_volume_have_them()
     assert read["mountPath"] == target, "one path, whether the files are in the image or in the volume"
     assert pod()["initContainers"].index(copies) == 0
     found = list(hook_paths())
-    assert {name for name, _ in found} >= {"deploy/kubernetes/deployment.yaml", "deploy/cloudrun/service.yaml"}
+    assert {name for name, _ in found} >= {"deploy/kubernetes/base/deployment.yaml", "deploy/cloudrun/service.yaml"}
     for _, path in found:
         assert (ROOT / "hooks" / Path(path).relative_to(target)).exists(), path
 
@@ -374,7 +354,7 @@ def test_the_hooks_speak_where_the_agent_listens() -> None:
     (app,) = pod()["containers"]
     environment = {item["name"]: item["value"] for item in app["env"]}
     assert [environment["STALLSCOPE_HOOK"]] == list(defaults().logs.hook_listen)
-    text = PAGE.read_text() + "".join(path.read_text() for path in YAML_FILES)
+    text = told() + "".join(path.read_text() for path in YAML_FILES)
     assert set(re.findall(r"STALLSCOPE_HOOK(?:=|\n.*value: )(udp:\S+)", text)) == {environment["STALLSCOPE_HOOK"]}
 
 
@@ -435,14 +415,3 @@ def test_promtool_is_content() -> None:
     for verb, name in (("check", "rules.yaml"), ("test", "rules_test.yaml")):
         result = run(builds.promtool(), verb, "rules", name, cwd=DEPLOY / "prometheus")
         assert result.returncode == 0, result.stdout + result.stderr
-
-
-def test_the_page_points_at_files_and_commands_that_exist() -> None:
-    text = PAGE.read_text()
-    targets = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
-    assert targets
-    assert not [link for link in targets if not (PAGE.parent / link).exists()]
-    named = set(re.findall(r"(?:`|^ {4,})stallscope ([a-z-]+)", text, re.MULTILINE))
-    assert named
-    helped = command("--help")
-    assert not [name for name in named if name not in helped.stdout]
