@@ -50,27 +50,21 @@ class Prometheus:
             shutil.copy(file, self._directory / f"rules{number}.yaml")
         if data is not None:
             shutil.move(data, self._directory / "data")
-        self._config = {
-            "global": {"scrape_interval": every, "evaluation_interval": every},
-            "rule_files": ["rules*.yaml"],
-        }
-        self.scrape(targets, reload=False)
-
-    def scrape(self, targets: Sequence[Target], *, reload: bool = True) -> None:
-        """These from now on."""
         groups = [
             {"targets": [each.address], "labels": {**each.labels, "__metrics_path__": each.page}} for each in targets
         ]
         jobs = [{"job_name": "stallscope", "static_configs": groups}] if groups else []
-        (self._directory / "prometheus.yml").write_text(yaml.safe_dump({**self._config, "scrape_configs": jobs}))
-        if reload:
-            self.request("POST", "/-/reload")
+        config = {
+            "global": {"scrape_interval": every, "evaluation_interval": every},
+            "rule_files": ["rules*.yaml"], "scrape_configs": jobs,
+        }  # fmt: skip
+        (self._directory / "prometheus.yml").write_text(yaml.safe_dump(config))
 
     def __enter__(self) -> Self:
         remember(self.close)
         words = [
             f"--config.file={self._directory}/prometheus.yml", f"--storage.tsdb.path={self._directory}/data",
-            "--web.listen-address=127.0.0.1:0", "--web.enable-lifecycle", "--log.level=warn", *self._flags,
+            "--web.listen-address=127.0.0.1:0", "--log.level=warn", *self._flags,
         ]  # fmt: skip
         with (self._directory / "log").open("wb") as log:
             self.process = subprocess.Popen([self._program, *words], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
@@ -94,6 +88,11 @@ class Prometheus:
         self.process.wait()
         self._scratch.cleanup()
         forget(self.close)
+
+    @property
+    def data(self) -> Path:
+        """Where its blocks are."""
+        return self._directory / "data"
 
     @property
     def url(self) -> str:
@@ -142,7 +141,7 @@ class Prometheus:
 
 
 class Pages:
-    """`with Pages() as pages: pages["/a"] = text` is scraped at `pages.address`; a page that is taken away answers 404."""
+    """`with Pages() as pages: pages["/a"] = text` is scraped at `pages.address`; one that is taken away answers 404."""
 
     def __init__(self) -> None:
         self._pages: dict[str, bytes] = {}
@@ -176,8 +175,9 @@ class Pages:
     def __setitem__(self, path: str, page: bytes) -> None:
         self._pages[path] = page
 
-    def __delitem__(self, path: str) -> None:
-        del self._pages[path]
+    def take(self, path: str) -> bytes:
+        """This page is not answered any more."""
+        return self._pages.pop(path)
 
     @property
     def address(self) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import math
 import queue
 import threading
 import time
@@ -28,6 +27,8 @@ QUESTION_SECONDS = 30.0
 ALL_SECONDS = 120.0
 #: Of one answer.  Read as JSON it takes some ten times as much memory.
 MOST_BYTES = 8 * 2**20
+#: No time is later (the year 2100), and nothing counts further; what is no number (NaN) is neither.
+LAST, MOST_VALUE = 4.1e9, 1e15
 MOST_WARNINGS = 5
 MOST_DETAIL = 300
 #: Pages of an engine: whoever copies the address of one of them means the engine.
@@ -183,7 +184,7 @@ def _row(raw: Any) -> Row:
     points = [raw["value"]] if "value" in raw else raw["values"]
     read = [(float(at), float(value)) for at, value in points]
     labels = {name: value for name, value in raw["metric"].items() if isinstance(value, str)}
-    return Row(labels, [(at, value) for at, value in read if math.isfinite(at) and math.isfinite(value)])
+    return Row(labels, [(at, value) for at, value in read if 0 <= at <= LAST and abs(value) <= MOST_VALUE])
 
 
 def _refusal(status: int, answer: Any) -> str:

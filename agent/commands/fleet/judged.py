@@ -110,16 +110,15 @@ def _part(rule: str, group: Group, seen: Seen, known: _Known) -> Part:
         since=rfc3339(began) if held and began is not None else None,
         before=bool(held) and began is not None and began - seen.start < seen.step,
         until=rfc3339(ended) if not held and ended is not None else None,
-        was_free=not rows and ended is None and _cleared(here, seen),
+        was_free=not rows and ended is None and _cleared(rule, group, seen),
         share=newest(share) if share else None, stalled=newest(stalled) if stalled else None,
     )  # fmt: skip
 
 
-def _cleared(here: tuple[Group, tuple[str, ...]], seen: Seen) -> bool:
+def _cleared(rule: str, group: Group, seen: Seen) -> bool:
     """Whether enough of the group's instances could judge in the window, and said that it is absent."""
-    absent, alive = (
-        sum(value for _, value in points) for points in (seen.cleared.get(here, ()), seen.alive.get((here[0], ()), ()))
-    )
+    said, instances = seen.cleared.get((group, (rule, "absent")), ()), seen.alive.get((group, ()), ())
+    absent, alive = sum(value for _, value in said), sum(value for _, value in instances)
     return absent > 0 and absent >= LEAST_COVERAGE * alive
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.commands.fleet import questions
-from agent.commands.fleet.engine import Engine, NoAnswer, Row
+from agent.commands.fleet.engine import LAST, Engine, NoAnswer, Row
 from agent.commands.fleet.questions import Question, ask, select
 from agent.commands.fleet.selector import Matcher
 
@@ -76,7 +76,7 @@ class Look:
     ) -> None:
         self._engine, self._matchers, self._seconds, self._vital = engine, tuple(matchers), seconds, tuple(vital)
         now = engine.now("vector(time())")
-        if not now:
+        if not now or not seconds < now[0].value <= LAST:
             raise NoAnswer(f"{engine.url}: the engine does not know what time it is")
         self._at = now[0].value
         alive = self._now(
@@ -145,7 +145,9 @@ class Look:
         now = self._number_of(recorded)
         if not now or abs(now - self._number) > NEAR * self._number:
             return False
-        before = f" offset {self._seconds:.0f}s"
+        before = (
+            f" offset {self._seconds - 2 * self.seen.step:.0f}s"  # rules are evaluated a while after the samples came
+        )
         then = self._number_of(f"count(max without (version) (stallscope_build_info{{}}{before}))")
         return not then or self._number_of(f"sum({questions.INSTANCES.recorded}{{}}{before})") >= then * (1 - NEAR)
 

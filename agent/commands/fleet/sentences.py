@@ -62,7 +62,7 @@ def of_fleet(findings: Sequence[FleetFinding], number: int, blind: int, *, healt
 def rest(part: Part) -> str:
     """What is known of the other instances of a group."""
     counted = (
-        (part.absent, "free of it"), (part.harmless, "have it without harm"), (part.effect, "have it as an effect"), (part.unknown, "cannot tell"),
+        (part.absent, "free of it"), (part.harmless, "with it and no harm"), (part.effect, "with it as an effect"), (part.unknown, "cannot tell"),
     )  # fmt: skip
     said = [f"{number} {words}" for number, words in counted if number]
     return f" ({', '.join(said)})" if said else ""
