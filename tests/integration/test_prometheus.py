@@ -22,6 +22,7 @@ from agent.commands.fleet.judged import report
 from agent.commands.fleet.look import Look
 from agent.commands.fleet.selector import parse
 from agent.rules import BY_ID, RULES
+from deploy.grafana import rows
 from tests.integration.conftest import FAST, ROOT, Start, eventually
 from tests.lab import builds
 from tests.lab.fleet_series import blocks, forty
@@ -121,11 +122,10 @@ def test_what_the_unit_tests_replay_is_what_a_prometheus_answers(hour: Prometheu
         assert shape(answer) == shape(kept[query]), query
 
 
-def shape(answer: dict[str, Any]) -> Any:
-    """An answer without its times and values."""
-    return answer["data"]["resultType"], sorted(
-        json.dumps(row["metric"], sort_keys=True) if isinstance(row, dict) else "" for row in answer["data"]["result"]
-    )
+def shape(answer: dict[str, Any]) -> tuple[str, set[tuple[str, ...]]]:
+    """What kind of answer it is, and the labels of its rows."""
+    found = answer["data"]["result"]
+    return answer["data"]["resultType"], {tuple(sorted(row["metric"])) for row in found}
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +142,49 @@ def live(start_shared: Start) -> Iterator[tuple[Prometheus, Pages]]:
         with Prometheus(targets, [RECORDING, RECORDING.with_name("rules.yaml")]) as engine:
             eventually(lambda: engine.ask("sum(stallscope:instances:count)").get(()) == 5, 60, "all instances recorded")
             yield engine, pages
+
+
+#: Panels that show something of any agent; the others depend on what it watches.
+SHOWN = {
+    "Instances", "Held up", "Cannot tell", "Do not answer", "Threads, connections and waiters that stand still", "Findings now", "Findings over time",
+    "Stalled, by cause", "By group", "Where the time of a ready thread went", "Suspended share, by how many instances", "The 40 instances that are suspended most",
+    "Share of the instances with each finding", "The same by revision", "Instances by revision", "CPU", "Memory", "Slots",
+}  # fmt: skip
+VARIABLES = {
+    "$__rate_interval": "1m",
+    "$job": ".*",
+    "$revision_label": "revision",
+    "$revision": ".*",
+    "$instance": ".*",
+}
+
+
+def test_prometheus_answers_every_query_of_the_dashboard(live: tuple[Prometheus, Pages]) -> None:
+    engine, _ = live
+
+    def complete() -> bool:
+        """Whether all of these have data: a rate wants two scrapes."""
+        return not {
+            panel for panel, query in rows.queries() if panel.partition(": ")[2] in SHOWN and not asked(engine, query)
+        }
+
+    assert all(asked(engine, query) is not None for _, query in rows.queries())
+    eventually(complete, 60, "data of every panel that shows any agent")
+
+
+def asked(engine: Prometheus, query: str) -> list[Any]:
+    """The last minute of a query of the dashboard, which is answered without an error and without a warning."""
+    for name in sorted(VARIABLES, key=len, reverse=True):
+        query = query.replace(name, VARIABLES[name])
+    assert "$" not in query
+    now = time.time()
+    for page, form in (("query", {}), ("query_range", {"start": f"{now - 60}", "end": f"{now}", "step": "15"})):
+        answer = engine.answer(page, query=query, **form)
+        assert answer["status"] == "success", (query, answer)
+        assert not answer.get("warnings"), (query, answer)
+    found = answer["data"]["result"]
+    assert isinstance(found, list)
+    return found
 
 
 def test_live_pages_are_told_as_their_agents_do(live: tuple[Prometheus, Pages]) -> None:
