@@ -136,7 +136,7 @@ class _AllOrSome(dashboard.QueryVariable):
 
 def _chosen(name: str, label: str, query: str) -> _AllOrSome:
     everything = models.VariableOption(text="All", value="$__all", selected=True)
-    made = _AllOrSome(name).label(label).query({"query": query, "refId": name}).datasource(SOURCE).multi(True)
+    made = _AllOrSome(name).label(label).query(query).datasource(SOURCE).multi(True)
     return (
         made.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(models.VariableSort.ALPHABETICAL_ASC)
