@@ -72,10 +72,14 @@ def _stat(panel: Panel, *, alarm: bool) -> stat.Panel:
 
 
 def _heatmap(panel: Panel) -> heatmap.Panel:
-    buckets = common.HeatmapCalculationBucketConfig().mode(looks.HeatmapCalculationMode.SIZE).value("0.05")
-    made = heatmap.Panel().calculate(True).calculation(common.HeatmapCalculationOptions().y_buckets(buckets))
+    """Its series are its rows: each is named by the value that it counts."""
+    made = (
+        heatmap.Panel()
+        .calculate(False)
+        .rows_frame(heatmap.RowsHeatmapOptions().layout(looks.HeatmapCellLayout.UNKNOWN))
+    )
     made.color(heatmap.HeatmapColorOptions().scheme("Oranges").steps(64).fill("dark-orange").exponent(0.5))
-    return made.y_axis(heatmap.YAxisConfig().unit(panel.unit).min(0).max(1))
+    return made.y_axis(heatmap.YAxisConfig().unit(panel.unit))
 
 
 def _table(_: Panel) -> table.Panel:

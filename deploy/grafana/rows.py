@@ -154,7 +154,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
     ),
     "The fleet (recorded: deploy/prometheus/recording.yaml)": (
-        Panel("Suspended share, by how many instances", (Query(SUSPENDED, "{{instance}}"),), "How the share of the time in which ready work did not run is spread over the instances.", "heatmap", "percentunit"),
+        Panel("Suspended share, by how many instances", (Query(f'count_values("suspended", round({SUSPENDED}, 0.05))', "{{suspended}}"),), "How many instances lose so much of the time in which work is ready, in steps of 5 %. The engine counts them, so that ten thousand are 21 series.", "heatmap", "percentunit"),
         Panel(
             "The 40 instances that are suspended most", (Query(f"topk(40, {SUSPENDED})", "{{instance}}"),),
             "A row for each instance, a colour for its suspended share.", "history", "percentunit",

@@ -57,6 +57,7 @@ def test_legends_name_labels_that_their_query_keeps() -> None:
             for query in panel.queries:
                 wanted = set(re.findall(r"\{\{(\w+)\}\}", query.legend))
                 kept = {name for names in re.findall(r"by \((.*?)\)", query.expr) for name in names.split(", ")}
+                kept |= set(re.findall(r'count_values\("(\w+)"', query.expr))
                 assert wanted <= kept | {"instance"}, (row, panel.title)
 
 
