@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -34,6 +34,9 @@ RECORDING = ROOT / "deploy" / "prometheus" / "recording.yaml"
 INSTANCES, SERVICES = 10_000, 20
 #: Rare enough to be made quickly, close enough for an engine's five minutes of looking back.
 STEP = 240
+WINDOW = 1200
+SINCE = ("--since", f"{WINDOW}s")
+ALL = 'count({job!=""})'
 
 
 def asked(engine: Prometheus, *words: str) -> str:
@@ -55,14 +58,12 @@ def asked(engine: Prometheus, *words: str) -> str:
 def forty() -> Iterator[str]:
     """Real agents, and their pages again."""
     with ExitStack() as stack:
-        held = stack.enter_context(CpuGroup("fleet-held", 0.15))
+        held = stack.enter_context(CpuGroup("fleet-held"))
+        agents = [stack.enter_context(agent(group)) for group in (held, held, None, None)]
+        lines = [each.wait_for("report http://", timeout=120).text for each in agents]
+        addresses = [line.partition("http://")[2].partition("/")[0] for line in lines]
+        held.set_quota(0.15)
         stack.enter_context(Running(loads.command("busy", seconds=240), group=held, timeout=300))
-        groups = [held, held, None, None]
-        agents = [stack.enter_context(agent(group)) for group in groups]
-        addresses = [
-            each.wait_for("report http://", timeout=120).text.partition("http://")[2].partition("/")[0]
-            for each in agents
-        ]
         pages = stack.enter_context(Pages())
         targets = [Target(address, labels(number)) for number, address in enumerate(addresses)]
         targets += [Target(pages.address, labels(number), f"/{number}") for number in range(4, 40)]
@@ -97,28 +98,30 @@ def agent(group: CpuGroup | None) -> Running:
 
 
 def thousands() -> Iterator[str]:
-    """Generated ones."""
-    now = time.time() // STEP * STEP
+    """Generated ones, from twenty minutes ago until a while from now: to make the blocks takes minutes."""
+    begun = time.time() // STEP * STEP
     with tempfile.TemporaryDirectory(prefix="st-fleet-") as scratch:
-        began = time.monotonic()
-        data = blocks(lives(now), [now - STEP * n for n in range(3600 // STEP + 1)], Path(scratch))
+        times = [begun + STEP * n for n in range(-5, 7)]
+        data = blocks(lives(begun, times), times, Path(scratch))
         size = sum(each.stat().st_size for each in data.rglob("*") if each.is_file())
-        yield f"blocks of {INSTANCES} instances: {size / 1e6:.0f} MB, made in {time.monotonic() - began:.0f} s\n"
+        yield f"blocks of {INSTANCES} instances: {size / 1e6:.0f} MB, made in {time.time() - begun:.0f} s\n"
         made = Path(scratch, "made")
         with Prometheus(data=data, flags=["--query.max-samples=500000000", "--query.timeout=10m"]) as engine:
-            yield "series of agents: {:.0f}\n".format(*engine.ask('count({job!=""})').values())
-            yield "their own series, first and second time:\n\n" + asked(engine) + "\n" + asked(engine)
+            yield f"series now: {sum(engine.ask(ALL).values()):.0f}\n"
+            yield "their own series, first and second time:\n\n" + asked(engine, *SINCE) + "\n" + asked(engine, *SINCE)
+            yield "one question after the other: series, seconds, CPU-seconds\n\n"
             for each in questions.RECORDED:
                 cpu, start = engine.seconds, time.monotonic()
                 rows = len(engine.ask(questions.ask(each, questions.KEPT, ())))
                 yield f"| `{each.recorded}` | {rows} | {time.monotonic() - start:.2f} | {engine.seconds - cpu:.2f} |\n"
+            now = time.time()
             words = [
                 "--start",
-                f"{now - 3600:.0f}",
+                f"{now - WINDOW:.0f}",
                 "--end",
-                f"{time.time():.0f}",
+                f"{now:.0f}",
                 "--eval-interval",
-                "120s",
+                "60s",
                 "--url",
                 engine.url,
             ]
@@ -136,10 +139,10 @@ def thousands() -> Iterator[str]:
                 if (block / "meta.json").exists():
                     shutil.move(block, made / block.name)
         with Prometheus(data=made) as engine:
-            yield "recorded, first and second time:\n\n" + asked(engine) + "\n" + asked(engine)
+            yield "\nrecorded, first and second time:\n\n" + asked(engine, *SINCE) + "\n" + asked(engine, *SINCE)
 
 
-def lives(now: float) -> Iterator[Life]:
+def lives(begun: float, times: Sequence[float]) -> Iterator[Life]:
     """Twenty services of two revisions each; a limit holds 30 % of the new ones of each, locks a few."""
     watched = {"cpu_quota_throttled", "cpu_stolen", "cpu_suspended", "cpu_contended", "instance_frozen"}
     unknown = {rule.id for rule in RULES} - watched
@@ -153,11 +156,11 @@ def lives(now: float) -> Iterator[Life]:
         }
         found = {}
         if new and kind % 20 < 6:
-            found["cpu_quota_throttled"] = Found(now - 1200 - 10 * service, share=0.3 + kind % 7 / 10, stalled=1.2)
+            found["cpu_quota_throttled"] = Found(begun - 300 - 10 * service, share=0.3 + kind % 7 / 10, stalled=1.2)
         elif new and kind % 20 < 8:
-            found["database_locked"] = Found(now - 600, "warning", share=0.2, stalled=0.4)
+            found["database_locked"] = Found(begun - 120, "warning", share=0.2, stalled=0.4)
         yield Life(
-            {**own, "revision": f"{service}-{'b' if new else 'a'}"}, now - 3600, now, found, unknown - found.keys()
+            {**own, "revision": f"{service}-{'b' if new else 'a'}"}, times[0], times[-1], found, unknown - found.keys()
         )
 
 

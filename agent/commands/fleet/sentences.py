@@ -35,14 +35,26 @@ def of_finding(title: str, parts: Sequence[Part], now: float) -> str:
         harmless = [part for part in parts if part.harmless]
         said = ", ".join(f"{part.harmless} of {_of(part)}" for part in harmless[:NAMED])
         return f"{title} on {said}{more(harmless)}; nobody is slow because of it now."
-    said = "; ".join(f"{part.held} of {_of(part)}{since(part, now)}{rest(part)}" for part in held[:NAMED])
+    if len(held) > NAMED:
+        return _of_many(title, parts, held, now)
+    said = "; ".join(f"{part.held} of {_of(part)}{since(part, now)}{rest(part)}" for part in held)
     free = [part for part in parts if part.was_free and part.name and not part.unknown]
     now_free, then_free = [p.name for p in free if p.instances], [p.name for p in free if not p.instances]
     others = [f"{listed(now_free)} {'is' if len(now_free) == 1 else 'are'} free of it"] if now_free else []
     others += [f"{listed(then_free)} {'was' if len(then_free) == 1 else 'were'} free of it"] if then_free else []
     over = [part for part in parts if part.until and part.name]
     others += [f"{part.name} had it until {clock(part.until, now)}" for part in over[:NAMED]]
-    return "; ".join((f"{title} on {said}{more(held)}", *others)) + "."
+    return "; ".join((f"{title} on {said}", *others)) + "."
+
+
+def _of_many(title: str, parts: Sequence[Part], held: Sequence[Part], now: float) -> str:
+    """Where it is, when a sentence cannot name every group; ``held`` begins with those that have most."""
+    first = min((part for part in held if part.since), key=lambda part: part.since or "", default=held[0])
+    groups = sum(part.instances > 0 for part in parts)
+    return (
+        f"{title} on {sum(part.held for part in held)} of {instances(sum(part.instances for part in parts))}, in {len(held)} of {groups} groups"
+        f"{since(first, now)}: {listed([part.name for part in held])}."
+    )
 
 
 def of_fleet(findings: Sequence[FleetFinding], number: int, blind: int, *, healthy: bool) -> str:

@@ -168,6 +168,16 @@ def test_services_that_share_an_engine_are_told_apart() -> None:
     assert found.findings[0].instances == 74
 
 
+def test_of_many_groups_the_sentence_says_how_many_and_names_the_first() -> None:
+    answers = recorded()
+    for answer in answers.values():
+        for row in list(answer["data"]["result"]):
+            for job in ("a", "b", "c", "d") if isinstance(row, dict) and row["metric"].get("job") == "shop" else ():
+                answer["data"]["result"].append({**row, "metric": {**row["metric"], "job": job}})
+    assert "on 185 of 200 instances, in 5 of 5 groups since " in judged(answers).verdict
+    assert "revision 12 of job a, revision 12 of job b, revision 12 of job c and 2 more." in judged(answers).verdict
+
+
 def test_labels_without_a_revision_are_one_group_and_it_is_said_how_to_tell_them_apart() -> None:
     answers = recorded()
     for answer in answers.values():
