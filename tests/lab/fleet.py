@@ -1,7 +1,7 @@
-"""What `stallscope fleet` costs and says: `python -m tests.lab.fleet forty|thousands`, into lab-results/fleet-*.md.
+"""What `stallscope fleet` costs and says: `python -m tests.lab.fleet forty|thousands [NUMBER]`, into lab-results/fleet-*.md.
 
 *forty*: four real agents, two of them under a real quota beside a busy process, and their pages replayed by 36 more instances, scraped by a
-real Prometheus for a minute.  *thousands*: an hour of 10,000 generated instances of twenty services, in blocks, from the
+real Prometheus for a minute.  *thousands*: 10,000 generated instances (or NUMBER) of twenty services, in blocks, from the
 instances' own series and from recorded ones.
 """
 
@@ -97,14 +97,14 @@ def agent(group: CpuGroup | None) -> Running:
     return Running([sys.executable, "-m", "stallscope", *words], group=group, timeout=300, cwd=ROOT)
 
 
-def thousands() -> Iterator[str]:
+def thousands(instances: int = INSTANCES) -> Iterator[str]:
     """Generated ones, from twenty minutes ago until a while from now: to make the blocks takes minutes."""
     begun = time.time() // STEP * STEP
     with tempfile.TemporaryDirectory(prefix="st-fleet-") as scratch:
         times = [begun + STEP * n for n in range(-5, 7)]
-        data = blocks(lives(begun, times), times, Path(scratch))
+        data = blocks(lives(begun, times, instances), times, Path(scratch))
         size = sum(each.stat().st_size for each in data.rglob("*") if each.is_file())
-        yield f"blocks of {INSTANCES} instances: {size / 1e6:.0f} MB, made in {time.time() - begun:.0f} s\n"
+        yield f"blocks of {instances} instances: {size / 1e6:.0f} MB, made in {time.time() - begun:.0f} s\n"
         made = Path(scratch, "made")
         with Prometheus(data=data, flags=["--query.max-samples=500000000", "--query.timeout=10m"]) as engine:
             yield f"series now: {sum(engine.ask(ALL).values()):.0f}\n"
@@ -142,11 +142,11 @@ def thousands() -> Iterator[str]:
             yield "\nrecorded, first and second time:\n\n" + asked(engine, *SINCE) + "\n" + asked(engine, *SINCE)
 
 
-def lives(begun: float, times: Sequence[float]) -> Iterator[Life]:
+def lives(begun: float, times: Sequence[float], instances: int) -> Iterator[Life]:
     """Twenty services of two revisions each; a limit holds 30 % of the new ones of each, locks a few."""
     watched = {"cpu_quota_throttled", "cpu_stolen", "cpu_suspended", "cpu_contended", "instance_frozen"}
     unknown = {rule.id for rule in RULES} - watched
-    for number in range(INSTANCES):
+    for number in range(instances):
         service, kind = number % SERVICES, number // SERVICES
         new = kind % 2 == 0
         own = {
@@ -164,10 +164,10 @@ def lives(begun: float, times: Sequence[float]) -> Iterator[Life]:
         )
 
 
-def main(name: str = "forty") -> None:
+def main(name: str = "forty", *number: str) -> None:
     RESULTS.mkdir(exist_ok=True)
     with (RESULTS / f"fleet-{name}.md").open("w") as file:
-        for text in {"forty": forty, "thousands": thousands}[name]():
+        for text in {"forty": forty, "thousands": thousands}[name](*map(int, number)):
             print(text, flush=True)
             file.write(text)
 
