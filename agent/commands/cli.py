@@ -164,7 +164,7 @@ def _show(report: dict[str, Any], *, as_json: bool, verbose: bool) -> int:
         print(json.dumps(report, indent=2))
     else:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        width = min(console.WIDTH, shutil.get_terminal_size((console.WIDTH, 24)).columns)
+        width = _width()
         whole = console.render(report, colour=colour, width=width)  # a report of which a part is missing is none
         print(whole if verbose else console.render(report, colour=colour, verbose=False, width=width), end="")
         if not verbose:
@@ -172,6 +172,13 @@ def _show(report: dict[str, Any], *, as_json: bool, verbose: bool) -> int:
     if report["findings"]:
         return FINDINGS
     return HEALTHY if report["conclusive"] else CANNOT_TELL
+
+
+def _width() -> int:
+    """Columns of a report here."""
+    from exporters.console import LEAST_WIDTH, WIDTH  # noqa: PLC0415 - only for output
+
+    return max(LEAST_WIDTH, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
 
 
 def _report(arguments: argparse.Namespace) -> int:
@@ -190,6 +197,23 @@ def _report(arguments: argparse.Namespace) -> int:
         return _show(report, as_json=arguments.json, verbose=arguments.verbose)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
         raise Refused(UNAVAILABLE, f"{url}: the answer is not a whole report of stallscope") from None
+
+
+def _fleet(arguments: argparse.Namespace) -> int:
+    from agent.commands.fleet import command  # noqa: PLC0415 - urllib and all rules, only here
+    from agent.commands.fleet.engine import NoAnswer  # noqa: PLC0415 - same
+
+    try:
+        asked = command.check(arguments)
+        found = command.look(asked, arguments.since)
+    except command.Unusable as unusable:
+        raise Refused(USAGE, *map(str, unusable.args)) from None
+    except NoAnswer as error:
+        raise Refused(UNAVAILABLE, f"{error}") from None
+    print(command.show(asked, found, as_json=arguments.json, width=_width()), end="")
+    if found.findings:
+        return FINDINGS
+    return HEALTHY if found.conclusive else CANNOT_TELL
 
 
 def _check_config(arguments: argparse.Namespace) -> int:
@@ -264,7 +288,7 @@ def _help(_: argparse.Namespace) -> int:
 
 
 _HANDLERS: dict[str, Handler] = {
-    "": _help, "run": _run, "exec": _help, "doctor": _doctor, "demo": _demo, "report": _report, "check-config": _check_config,
+    "": _help, "run": _run, "exec": _help, "doctor": _doctor, "demo": _demo, "report": _report, "fleet": _fleet, "check-config": _check_config,
     "explain": _explain, "hooks": _hooks, "completion": _completion,
     "bench": _bench,
 }  # fmt: skip

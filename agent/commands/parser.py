@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,6 +26,8 @@ The agent is started as another child when COMMAND has not computed for two seco
 Nothing depends on it: when its settings are wrong, its port is taken or it is killed, one line says so and COMMAND goes on.
 
 127: there is no such COMMAND; 126: it cannot be executed; 64: this command line is wrong."""
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 #: A command: arguments to exit code.
 Handler = Callable[[argparse.Namespace], int]
@@ -87,6 +90,7 @@ def build_parser(handlers: Mapping[str, Handler]) -> argparse.ArgumentParser:
         nargs="?",
         help="the address of the agent or of one of its pages (default: that on this machine)",
     )
+    _add_fleet(add("fleet", "all instances of a service, asked of the Prometheus that scrapes them", output))
     add("check-config", "check the settings and show them", settings, output)
     explain = add("explain", "what a finding means and how it is judged", output)
     explain.add_argument("rule", nargs="?", metavar="RULE", help="one rule (default: list them)")
@@ -127,6 +131,27 @@ def _add_look_at(doctor: _Parser) -> None:
     look.add_argument("--url", metavar="URL", help="the app's metrics page: requests in flight and connection pools")
 
 
+def _add_fleet(fleet: _Parser) -> None:
+    fleet.add_argument(
+        "url", metavar="PROMETHEUS-URL", help="Prometheus, Managed Service for Prometheus, Mimir or Thanos, with its path prefix"
+    )  # fmt: skip
+    fleet.add_argument(
+        "--match", default="", metavar="SELECTOR", help="""only instances with these labels, as in PromQL: 'job="shop",zone=~"eu-.*"'"""
+    )  # fmt: skip
+    fleet.add_argument(
+        "--by", default="revision", metavar="LABEL",
+        help="tell instances apart by this label (default: the revision, by revision, revision_name or pod_template_hash)",
+    )  # fmt: skip
+    fleet.add_argument(
+        "--since", type=partial(duration, least=300, most=7 * 86400), default=3600.0, metavar="DURATION",
+        help="how far to look back, 5m to 7d (default 1h)",
+    )  # fmt: skip
+    fleet.add_argument("--bearer-token-file", metavar="FILE", help="a file that holds the token for the engine")
+    fleet.add_argument(
+        "--header", action="append", default=[], metavar="NAME:VALUE", help="one more header, as X-Scope-OrgID: TENANT; repeatable"
+    )  # fmt: skip
+
+
 def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or "." not in key:
@@ -134,14 +159,20 @@ def _pair(text: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def duration(text: str) -> float:
-    """Seconds of ``30``, ``30s``, ``2m``; 3 s to 1 h."""
-    unit = {"s": 1.0, "m": 60.0}.get(text[-1:], 0.0)
+def duration(text: str, least: float = 3, most: float = 3600) -> float:
+    """Seconds of ``30``, ``30s``, ``2m``, ``6h``, ``7d``; 3 s to 1 h unless told otherwise."""
+    unit = _UNITS.get(text[-1:], 0.0)
     number = text[:-1] if unit else text
     try:
         seconds = float(number) * (unit or 1.0)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration like 30s or 2m") from None
-    if not 3 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} must be 3s to 60m")
+    if not least <= seconds <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} must be {_short(least)} to {_short(most)}")
     return seconds
+
+
+def _short(seconds: float) -> str:
+    """As :func:`duration` reads it, in the largest unit of which it is at least five; 60m, not 1h."""
+    unit = next(each for each in reversed(_UNITS) if seconds >= 5 * _UNITS[each] or each == "s")
+    return f"{seconds / _UNITS[unit]:g}{unit}"

@@ -91,6 +91,11 @@ def kustomize() -> list[str]:
         return [program("kustomize", "apt or your package manager has kubectl or kustomize"), "build"]
 
 
+def prometheus() -> str:
+    """The path of Prometheus itself, which comes in the same package. Raises Unavailable."""
+    return program("prometheus", "make test-tools, or apt-get install prometheus", f"{PROMETHEUS}/usr/bin/prometheus")
+
+
 def install_packages(place: Path) -> None:
     """The packages of the package-lock.json there, without their scripts."""
     brought = f"{NODE}/lib/node_modules/npm/bin/npm-cli.js"

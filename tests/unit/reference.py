@@ -1,4 +1,4 @@
-"""What is generated from the rules, the readings and the settings: the reference pages and the tables of docs/configuration.md.
+"""What is generated from the rules, the readings and the settings: the reference pages, the tables of docs/configuration.md, the dashboard.
 
 ``python -m tests.unit.reference`` (``make docs``) writes them; test_explain checks that they are current.
 """
@@ -25,6 +25,7 @@ from agent.rules.raising import instance_billing, next_cpus
 from agent.rules.rule import Rule
 from agent.schedule import STALE_SLOTS
 from agent.settings.load import PREFIX, Config
+from deploy.grafana import dashboard
 from exporters.prometheus import ReadingCollector, ReportCollector
 from exporters.series import MOST_SERIES
 from probes import READINGS
@@ -239,7 +240,7 @@ def pages() -> dict[Path, str]:
         "advice-by-platform": advice_page(),
         "configuration": configuration_page(),
     }
-    return {DOCS / f"{name}.md": text for name, text in texts.items()}
+    return {**{DOCS / f"{name}.md": text for name, text in texts.items()}, dashboard.FILE: dashboard.text()}
 
 
 if __name__ == "__main__":

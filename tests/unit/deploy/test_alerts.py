@@ -39,11 +39,16 @@ def harmed() -> Scene:
     return scene
 
 
-def exported(scene: Scene) -> list[str]:
-    """The series of findings and of verdicts that stand at 1 on the page of metrics."""
+def page_of(scene: Scene) -> bytes:
+    """The page of metrics, without the readings."""
     engine = Engine(scene.history, clock=scene.clock)
     report, _ = engine.evaluate(AgentSelf("0", 1.0, 0.1, 50_000_000))
-    page = MetricsPage(State(Snapshot(1, report, engine.verdicts())), []).render().decode()
+    return MetricsPage(State(Snapshot(1, report, engine.verdicts())), []).render()
+
+
+def exported(scene: Scene) -> list[str]:
+    """The series of findings and of verdicts that stand at 1 on the page of metrics."""
+    page = page_of(scene).decode()
     return re.findall(r"^(stallscope_(?:finding|rule_verdict)\{.*\}) 1\.0$", page, re.MULTILINE)
 
 

@@ -412,6 +412,10 @@ def test_alerts_ask_for_the_metric_that_is_exported() -> None:
 
 
 def test_promtool_is_content() -> None:
-    for verb, name in (("check", "rules.yaml"), ("test", "rules_test.yaml")):
+    names = ("rules", "recording")
+    for verb, name in (
+        *(("check", f"{each}.yaml") for each in names),
+        *(("test", f"{each}_test.yaml") for each in names),
+    ):
         result = run(builds.promtool(), verb, "rules", name, cwd=DEPLOY / "prometheus")
         assert result.returncode == 0, result.stdout + result.stderr

@@ -30,7 +30,19 @@ from stallscope import own_first
 from tests.unit.golden import fixed
 
 ROOT = Path(__file__).resolve().parents[4]
-COMMANDS = ("run", "exec", "doctor", "demo", "report", "check-config", "explain", "hooks", "completion", "bench")
+COMMANDS = (
+    "run",
+    "exec",
+    "doctor",
+    "demo",
+    "report",
+    "fleet",
+    "check-config",
+    "explain",
+    "hooks",
+    "completion",
+    "bench",
+)
 
 Output = pytest.CaptureFixture[str]
 

@@ -1,0 +1,79 @@
+"""What the answer for a fleet does not hold: questions without an answer, instances without one, rules that agents cannot judge."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+
+from agent.commands.fleet import questions
+from agent.commands.fleet.fleet_report import Unseen
+from agent.commands.fleet.look import Seen, Table
+from agent.commands.fleet.sentences import NAMED, Names, instances, listed, more
+
+
+def cannot_see(seen: Seen, names: Names, warnings: Sequence[str], found: Collection[str]) -> Iterator[Unseen]:
+    """Everything that is known to be missing; ``found`` are the rules that some instance has found."""
+    for what, why in seen.missed:
+        yield Unseen(what, why)
+    for warning in warnings:
+        yield Unseen("part of the series", f"the engine says: {warning}", "its stores and its limits")
+    yield from _instances(seen, names)
+    if not seen.instances:
+        yield Unseen(
+            "every instance", "no series stallscope_build_info has such labels now",
+            "--match, and whether this engine scrapes /metrics of the agents",
+        )  # fmt: skip
+    elif not any(group[-1] for group, _ in seen.instances):
+        label = questions.REVISIONS if seen.by[-1] in questions.REVISIONS else seen.by[-1:]
+        yield Unseen(
+            f"which {seen.word} an instance is of", f"its series have no label {' or '.join(label)}",
+            "--by LABEL, or a relabelling where they are scraped",
+        )  # fmt: skip
+    if seen.asked_rules:
+        yield Unseen(
+            "what else these instances cannot judge", "not asked of so many, because their verdicts are not recorded",
+            "deploy/prometheus/recording.yaml",
+        )  # fmt: skip
+    yield from _rules(seen, found)
+
+
+def _instances(seen: Seen, names: Names) -> Iterator[Unseen]:
+    silent = {group: _now(seen.silent, group) for group, _ in seen.silent}
+    gone = {group: _now(seen.gone, group) - silent.get(group, 0) for group, _ in seen.gone}
+    for counted, because, remedy in (
+        (silent, "scraped, and no answer (up is 0)", "whether they run: one that is stopped most of the time misses scrapes too"),
+        (gone, "scraped earlier in this time and no more: they ended, or nobody scrapes them", "the last log lines of their agents"),
+    ):  # fmt: skip
+        some = [(number, names[group]) for group, number in counted.items() if number > 0]
+        if some:
+            where = ", ".join(f"{number} of {name}" for number, name in some[:NAMED] if name)
+            what = instances(sum(number for number, _ in some))
+            yield Unseen(what + (f" ({where}{more(some)})" if where else ""), because, remedy)
+
+
+def _rules(seen: Seen, found: Collection[str]) -> Iterator[Unseen]:
+    """Rules that agents cannot judge where they stand: those that are found elsewhere first, then by how many cannot."""
+    unknown: defaultdict[str, int] = defaultdict(int)
+    for group, (rule, verdict) in seen.verdicts:
+        if verdict == "unknown":
+            unknown[rule] += _now(seen.verdicts, group, (rule, verdict))
+    number = sum(_now(seen.instances, group) for group, _ in seen.instances)
+    alike: defaultdict[tuple[bool, int], list[str]] = defaultdict(list)
+    for rule, count in unknown.items():
+        if count:
+            alike[rule not in found, -count].append(rule)
+    said = [
+        f"{listed(sorted(rules))} on {'all' if -count >= number else -count} of {number} instances"
+        for (_, count), rules in sorted(alike.items())
+    ]
+    if said:
+        yield Unseen(
+            "; ".join(said),
+            "the agents there cannot judge it",
+            "stallscope report INSTANCE says why and what would show it",
+        )
+
+
+def _now(table: Table, group: tuple[str, ...], labels: tuple[str, ...] = ()) -> int:
+    points = table.get((group, labels), ())
+    return round(points[-1][1]) if points else 0
