@@ -124,7 +124,9 @@ def _say_size(tag: str, archive: Path) -> None:
         if shutil.which(name):
             with subprocess.Popen([name, *options, "-c", str(archive)], stdout=subprocess.PIPE) as packed:
                 assert packed.stdout is not None
-                count = sum(len(part) for part in iter(lambda: packed.stdout.read(1 << 20), b""))
+                count = 0
+                while part := packed.stdout.read(1 << 20):
+                    count += len(part)
             sizes.append(f"{count / 1e6:.0f} MB by {name}")
     print(f"{tag}: {', '.join(sizes)}")
 
