@@ -15,6 +15,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import urllib.parse
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,8 @@ def _debian(name: str) -> dict[str, Any]:
     )
     package, version, architecture, source, source_version = told.stdout.split("\t")
     release = platform.freedesktop_os_release()
-    purl = f"pkg:deb/{release['ID']}/{package}@{version}?arch={architecture}&distro={release['ID']}-{release['VERSION_ID']}"
+    at = urllib.parse.quote(version, safe=":~")  # as the purl specification has it
+    purl = f"pkg:deb/{release['ID']}/{package}@{at}?arch={architecture}&distro={release['ID']}-{release['VERSION_ID']}"
     return {
         "type": "library", "bom-ref": purl, "name": package, "version": version, "purl": purl,
         "properties": [{"name": "debian:source", "value": f"{source} {source_version}"}],
