@@ -124,9 +124,9 @@ def add_app(root: Path, compiler: tuple[str, ...], *, preload: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="st-image-") as scratch:
         for name, text in (("app.c", APP), ("preloaded.c", PRELOADED)):
             Path(scratch, name).write_text(text)
-        subprocess.run([*compiler, "-o", root / "app", Path(scratch, "app.c")], check=True)
+        subprocess.run([*compiler, "-o", str(root / "app"), f"{scratch}/app.c"], check=True)
         if preload:
-            shared = [*compiler, "-shared", "-fPIC", "-o", root / "preloaded.so", Path(scratch, "preloaded.c")]
+            shared = [*compiler, "-shared", "-fPIC", "-o", str(root / "preloaded.so"), f"{scratch}/preloaded.c"]
             subprocess.run(shared, check=True)
     shutil.copy(INSIDE, root / "inside.py")
 
