@@ -6,7 +6,7 @@ UV_VERSION := 0.13.8
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 PYTHON ?= python3
 
-.PHONY: help install run test test-rest test-all lint format check doctor bench lab lab-full lab-smoke lab-tools test-tools lock docs screenshots clean
+.PHONY: help install run test test-rest test-all lint format check doctor bench lab lab-full lab-smoke lab-tools test-tools lock docs screenshots dist image image-proof clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -76,6 +76,15 @@ docs: .venv/.installed ## write everything that is generated anew: reference pag
 
 screenshots: .venv/.installed ## pictures of the page of real agents beside real stalls, into docs/images/ (five minutes, as root)
 	.venv/bin/python -m tests.lab.screenshots
+
+dist: $(UV) ## build the wheel and the source distribution into dist/
+	$(UV) build --quiet
+
+image: ## build the container image, with docker or, as root, with buildah, and say its size
+	$(PYTHON) deploy/image/build.py
+
+image-proof: .venv/.installed ## build it and start it, and its tree in other images, as unprivileged users do (as root)
+	.venv/bin/python -m tests.lab.image_places
 
 lock: $(UV) ## resolve the dependencies anew into uv.lock
 	$(UV) lock --upgrade

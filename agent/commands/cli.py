@@ -31,7 +31,7 @@ from agent.commands.exits import (
 from agent.commands.hooks import hook_path
 from agent.commands.hooks import overview as hooks_overview
 from agent.commands.parser import Handler, build_parser
-from agent.commands.start import obstacle, open_standard_streams
+from agent.commands.start import find_authorities, obstacle, open_standard_streams
 
 #: A disk that is full, a quota, a limit of size, a device that fails, a descriptor that cannot be written to.
 _OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -43,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.  Returns the exit code."""
     gc.disable()  # a tenth of the start-up time, which counts double at a small quota; `run` switches it on again
     open_standard_streams()
+    find_authorities(os.environ)
     try:
         return _dispatch(argv)
     except Refused as refused:

@@ -99,7 +99,7 @@ def main(words: list[str], program: str) -> None:
         os.execve(sys.executable, [sys.executable, "-I", "-S", "-B", program, "exec", *words], environ)
     before = app.block_signals()
     faults: list[str] = []
-    for_app = dict(environ)
+    for_app = app.given_back(environ)
     if options.hooks != "none":
         from agent.commands.exec import hooked  # noqa: PLC0415 - only when asked for
 

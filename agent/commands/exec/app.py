@@ -47,6 +47,11 @@ def original_environment(path: str = "/proc/self/environ") -> dict[bytes, bytes]
     return found
 
 
+def given_back(environ: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """The app's environment: the image's launcher keeps the loader's variables from our own Python, as LD-PRELOAD and the like."""
+    return {b"LD_" + name[3:] if name.startswith(b"LD-") else name: value for name, value in environ.items()}
+
+
 def has_threads(path: str = "/proc/self/task") -> bool:
     """Whether this process has a thread besides its main one."""
     try:

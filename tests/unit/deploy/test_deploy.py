@@ -79,6 +79,11 @@ def constants(source: str) -> set[object]:
     return {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
 
 
+def attributes(source: str) -> set[str]:
+    """Every attribute that a module asks for."""
+    return {node.attr for node in ast.walk(ast.parse((ROOT / source).read_text())) if isinstance(node, ast.Attribute)}
+
+
 def defaults() -> Any:
     """The settings as they are when nobody sets any."""
     return pytest.importorskip("agent.settings.load").Config()
@@ -294,7 +299,7 @@ def test_the_image_holds_what_the_wheel_needs_and_no_more() -> None:
     sources = [rest.split() for word, rest in instructions() if word == "COPY" and "--from" not in rest]
     copied = {name.rstrip("/") for *names, _ in sources for name in names}
     readme = metadata["project"].get("readme", "README.md")
-    assert copied == packages | {"pyproject.toml", "uv.lock", "LICENSE"} | {readme}
+    assert copied == packages | {"pyproject.toml", "uv.lock", "LICENSE", "deploy/image"} | {readme}
 
     ignored = False
     patterns = (ROOT / ".dockerignore").read_text().splitlines()
@@ -312,7 +317,25 @@ def test_the_image_runs_as_a_numeric_user_and_is_compiled() -> None:
     assert "0" not in user.groups()
     text = (ROOT / "Dockerfile").read_text()
     assert "UV_COMPILE_BYTECODE=1" in text
-    assert text.index("compile_dir") > text.rindex("FROM "), "the final stage's standard library, not the builder's"
+    assert "compile_dir" in attributes("deploy/image/tree.py"), "the standard library, which the base has without"
+
+
+def test_the_image_says_what_it_is() -> None:
+    metadata = project()["project"]
+    text = (ROOT / "Dockerfile").read_text()
+    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', text))
+    assert {"title", "description", "licenses", "source", "version", "revision"} <= labels.keys()
+    assert labels["title"] == metadata["name"]
+    assert labels["description"] == metadata["description"]
+    assert labels["licenses"] == metadata["license"]
+    assert f"ARG VERSION={metadata['version']}\n" in text
+
+
+def test_what_the_manifests_run_in_the_image_is_there() -> None:
+    """It holds no shell: whatever a manifest has it run must be copied into it."""
+    programs = {rest.split()[-1] for word, rest in instructions() if word == "COPY" and "/bin/" in rest.split()[-1]}
+    (copies,) = [item for item in pod()["initContainers"] if item["name"] == "stallscope-hooks"]
+    assert f"/bin/{copies['command'][0]}" in programs
 
 
 def test_the_base_runs_a_python_the_project_takes() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import stallscope
 from agent.commands import exec as exec_command
 from agent.commands.exec import OWN, PASSED_ON, QUIET, WrongUsageError, parse
-from agent.commands.exec.app import exit_code, has_threads, original_environment
+from agent.commands.exec.app import exit_code, given_back, has_threads, original_environment
 from agent.commands.exec.hooked import LANGUAGES, LISTEN, add_hooks
 from agent.commands.exec.kernel import MOST_THREADS, computes
 from agent.commands.hooks import INSTALLED, LOADED_BY
@@ -128,6 +128,12 @@ def test_the_environment_is_what_the_kernel_gave(tmp_path: Path) -> None:
     file = tmp_path / "environ"
     file.write_bytes(b"A=1\0B=x=y\0\xff=\xfe\0A=2\0=bad\0none\0EMPTY=\0")
     assert original_environment(str(file)) == {b"A": b"1", b"B": b"x=y", b"\xff": b"\xfe", b"EMPTY": b""}
+
+
+def test_the_app_gets_the_loaders_variables_back_that_the_launcher_keeps_from_us() -> None:
+    kept = {b"LD-PRELOAD": b"/a.so", b"LD-LIBRARY_PATH": b"/b", b"LDFLAGS": b"-s", b"OLD-X": b""}
+    given = {b"LD_PRELOAD": b"/a.so", b"LD_LIBRARY_PATH": b"/b", b"LDFLAGS": b"-s", b"OLD-X": b""}
+    assert given_back(kept) == given == given_back(given)
 
 
 def test_without_proc_it_is_pythons(tmp_path: Path) -> None:

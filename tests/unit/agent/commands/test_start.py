@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,33 @@ def test_without_proc_nothing_can_be_measured(tmp_path: Path) -> None:
     told = obstacle(str(tmp_path))
     assert "No such file" in told
     assert "mount -t proc" in told
+
+
+def test_without_dev_nothing_can_be_measured(tmp_path: Path) -> None:
+    assert str(tmp_path / "null") in obstacle(null=str(tmp_path / "null"))
+
+
+def test_without_dev_whatever_needs_none_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "devnull", str(tmp_path / "null"))
+    start.open_standard_streams()
+
+
+def test_the_trees_openssl_is_told_where_this_image_has_authorities(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "etc/ssl").mkdir(parents=True)
+    (tmp_path / "etc/ssl/cert.pem").touch()
+    told: dict[str, str] = {}
+    start.find_authorities(told, str(tmp_path))
+    assert told == {}, "this Python is no tree's: it knows its system"
+    monkeypatch.setattr("sys.base_prefix", f"{sys.prefix}/python")
+    start.find_authorities(told, str(tmp_path / "none"))
+    assert told == {}
+    start.find_authorities(told, str(tmp_path))
+    assert told == {"SSL_CERT_FILE": "/etc/ssl/cert.pem"}
+    own = {"SSL_CERT_DIR": "/certs"}
+    start.find_authorities(own, str(tmp_path))
+    assert own == {"SSL_CERT_DIR": "/certs"}
 
 
 def test_the_proc_of_another_pid_namespace_is_none(tmp_path: Path) -> None:
