@@ -130,11 +130,11 @@ class Bench:
 
     def _pairs(self) -> None:
         other = partial(_same, self.kinds[1]) if len(self.kinds) > 1 else None
-        for each in self.harms:
-            count = each.full if self.full or not each.quick else each.quick
-            say(f"{each.name}: {count} pairs, {self.plan.harm_window:g} s")
-            make = partial(_same, self.kinds[0])
-            self.found.pairs[each.name] = harm.pairs(each, count, make, other, self.plan, self.found.notes)
+        counts = {each: each.full if self.full or not each.quick else each.quick for each in self.harms}
+        told = ", ".join(f"{count} of {each.name}" for each, count in counts.items())
+        say(f"pairs: {told}: {self.plan.harm_warm_up:g} s to settle, {self.plan.harm_window:g} s")
+        make = partial(_same, self.kinds[0])
+        self.found.pairs = harm.pairs(counts, make, other, self.plan, self.found.notes)
 
     def tables(self) -> str:
         parts = []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from math import ceil
 from statistics import median
 
 from tests.bench import arithmetic
@@ -19,35 +20,61 @@ from tests.lab.process import Running
 MOST_CORES = 0.8
 
 
-def pairs(harm: Harm, count: int, make: Make, other: Make | None, plan: Plan, notes: list[str]) -> list[Figures]:
-    """Two groups with the same limit and app at the same time, one of them with the agent (or the other one's) inside.
+def pairs(
+    counts: Mapping[Harm, int], make: Make, other: Make | None, plan: Plan, notes: list[str]
+) -> dict[str, list[Figures]]:
+    """So many pairs of each: two groups with the same limit and app at the same time, one with the agent inside, the other with none (or another one).
 
     In every second pair the agent's group is made and started second, and as many pairs go side by side as the machine has room for.
     """
-    found: list[Figures] = []
-    room = max(1, int(MOST_CORES / (2 * harm.quota)))
-    for begin in range(0, count, room):
-        numbers = range(begin, min(count, begin + room))
+    found: dict[str, list[Figures]] = {harm.name: [] for harm in counts}
+    for jobs in _batches(counts):
         try:
             with ExitStack() as stack:
-                sides = [_sides(stack, harm, make, other, first=bool(n % 2)) for n in numbers]
-                inside = [stage for pair in sides for stage in pair if stage.has_exporter]
-                subjects = {id(each.stage): each.subject for each in started(inside, 1, together=True, notes=notes)}
-                if len(subjects) < len(inside):
-                    return found
-                _scraping(list(subjects.values()), plan.harm_warm_up)
-                cpu = {key: sum(subject.cpu_seconds()) for key, subject in subjects.items()}
-                begun = time.monotonic()
-                _scraping(list(subjects.values()), plan.harm_window)
-                ended = time.monotonic()
-                for with_it, without in sides:
-                    used = sum(subjects[id(with_it)].cpu_seconds()) - cpu[id(with_it)]
-                    figures = _compared(harm, with_it, without, begun, ended)
-                    found.append({**figures, "used": 100 * used / (ended - begun) / harm.quota})
+                sides = [_sides(stack, harm, make, other, first=bool(n % 2)) for harm, n in jobs]
+                _side_by_side([harm for harm, _ in jobs], sides, plan, notes, found)
         except Unavailable as reason:
-            notes.append(f"{harm.name}: {reason}")
-            return found
+            notes.append(f"pairs: {reason}")
     return found
+
+
+def _batches(counts: Mapping[Harm, int]) -> Iterator[list[tuple[Harm, int]]]:
+    """(what, its number) of pairs that go side by side: those of one limit, in turn."""
+    for quota in dict.fromkeys(harm.quota for harm in counts):
+        mine = {harm: count for harm, count in counts.items() if harm.quota == quota}
+        jobs = [(harm, n) for n in range(max(mine.values())) for harm, count in mine.items() if n < count]
+        room = max(1, int(MOST_CORES / (2 * quota)))
+        even = ceil(len(jobs) / ceil(len(jobs) / room)) if jobs else room
+        yield from (jobs[begin : begin + even] for begin in range(0, len(jobs), even))
+
+
+def _side_by_side(
+    harms: Sequence[Harm],
+    sides: Sequence[tuple[Stage, Stage]],
+    plan: Plan,
+    notes: list[str],
+    found: dict[str, list[Figures]],
+) -> None:
+    """Start what belongs inside, wait, and compare."""
+    inside = [stage for pair in sides for stage in pair if stage.has_exporter]
+    subjects = {id(each.stage): each.subject for each in started(inside, 1, together=True, notes=notes)}
+    _scraping(list(subjects.values()), plan.harm_warm_up)
+    for subject in subjects.values():
+        subject.settle()
+    cpu = {key: sum(subject.cpu_seconds()) for key, subject in subjects.items()}
+    begun = time.monotonic()
+    _scraping(list(subjects.values()), plan.harm_window)
+    ended = time.monotonic()
+    for harm, (with_it, without) in zip(harms, sides, strict=True):
+        if any(stage.has_exporter and id(stage) not in subjects for stage in (with_it, without)):
+            continue  # it did not start, and that is noted
+        try:
+            figures = _compared(harm, with_it, without, begun, ended)
+        except (Unavailable, ValueError) as reason:
+            notes.append(f"{harm.name}: a pair is not told: {reason}")
+            continue
+        used = sum(subjects[id(with_it)].cpu_seconds()) - cpu[id(with_it)]
+        found[harm.name].append({**figures, "used": 100 * used / (ended - begun) / harm.quota})
 
 
 def _sides(stack: ExitStack, harm: Harm, make: Make, other: Make | None, *, first: bool) -> tuple[Stage, Stage]:

@@ -35,12 +35,12 @@ class Plan:
 
 
 QUICK = Plan(
-    warm_up=30, window=60, quota_warm_up=15, quota_window=45, rounds=30, starts=4, quota_starts=1,
-    harm_warm_up=10, harm_window=40,
+    warm_up=30, window=60, quota_warm_up=15, quota_window=45, rounds=20, starts=3, quota_starts=1,
+    harm_warm_up=15, harm_window=40,
 )  # fmt: skip
 FULL = Plan(
-    warm_up=90, window=900, quota_warm_up=60, quota_window=300, rounds=200, starts=10, quota_starts=3,
-    harm_warm_up=20, harm_window=60,
+    warm_up=90, window=780, quota_warm_up=60, quota_window=300, rounds=200, starts=10, quota_starts=3,
+    harm_warm_up=40, harm_window=60,
 )  # fmt: skip
 
 
@@ -83,18 +83,21 @@ class Measured:
         return {name: arithmetic.slices([(mark[0], mark[i]) for mark in self.marks]) for name, i in numbers.items()}
 
 
-def steady(measured: Sequence[Measured], warm_up: float, window: float, notes: list[str]) -> None:
+def steady(
+    measured: Sequence[Measured], warm_up: float, window: float, notes: list[str], every: float = SCRAPE_SECONDS
+) -> None:
     """Scraped every 15 s, each at its own time of the 15 s; what the start cost is in none of the figures."""
-    for _ in _turns(measured, max(1, round(warm_up / SCRAPE_SECONDS))):
+    for _ in _turns(measured, max(1, round(warm_up / every)), every):
         pass
     switches = {}
     for each in measured:
+        each.subject.settle()
         each.page = each.read()
         switches[id(each)] = each.subject.switches()
-    turns = max(1, round(window / SCRAPE_SECONDS))
+    turns = max(1, round(window / every))
     gc.disable()
     try:
-        for each, seconds in _turns(measured, turns, before=Measured.mark):
+        for each, seconds in _turns(measured, turns, every, before=Measured.mark):
             each.scrapes.append(seconds)
         for each in measured:
             each.mark()
@@ -105,16 +108,16 @@ def steady(measured: Sequence[Measured], warm_up: float, window: float, notes: l
 
 
 def _turns(
-    measured: Sequence[Measured], turns: int, before: Callable[[Measured], None] = lambda _: None
+    measured: Sequence[Measured], turns: int, every: float, before: Callable[[Measured], None] = lambda _: None
 ) -> Iterator[tuple[Measured, float]]:
     begun = time.perf_counter()
     for turn in range(turns):
         for n, each in enumerate(measured):
-            due = begun + SCRAPE_SECONDS * (turn + n / len(measured))
+            due = begun + every * (turn + n / len(measured))
             time.sleep(max(0.0, due - time.perf_counter()))
             before(each)
             yield each, each.scrape()
-    time.sleep(max(0.0, begun + SCRAPE_SECONDS * turns - time.perf_counter()))
+    time.sleep(max(0.0, begun + every * turns - time.perf_counter()))
 
 
 def _figures(each: Measured, switches: int, notes: list[str]) -> None:
@@ -165,11 +168,7 @@ def finish(measured: Sequence[Measured], notes: list[str]) -> None:
         each.figures |= {"pss": memory.pss, "alone": memory.alone, "rss": memory.resident}
         if len(memory.parts) > 1:
             each.figures["pss_child"] = sum(memory.parts[1:])
-        each.figures |= {
-            name: value
-            for name, value in arithmetic.latencies("any", [*each.scrapes, *each.closes]).items()
-            if "p" in name
-        }
+        each.figures |= arithmetic.latencies("any", [*each.scrapes, *each.closes])
         if each.starts:
             each.figures["ready"] = max(each.starts)
         try:

@@ -46,16 +46,18 @@ def prepare(name: str) -> str:
 
 def _binary(name: str) -> Path:
     """Go's, else Debian's; the cache keeps either."""
-    found = cache_directory() / builds.GO_PROGRAMS / name
-    if found.exists():
+    package = f"prometheus-{name.replace('_', '-')}"
+    ours = cache_directory() / builds.GO_PROGRAMS / name
+    debians = cache_directory() / f"package-{package}" / "usr" / "bin" / package
+    if found := next((each for each in (ours, debians) if each.exists()), None):
         return found
     try:
-        _build(name, found)
-        return found
+        _build(name, ours)
+        return ours
     except Unavailable as reason:
-        package = f"prometheus-{name.replace('_', '-')}"
         try:
-            return debian.unpack(package, libraries="none") / "usr" / "bin" / package
+            debian.unpack(package, libraries="none")
+            return debians
         except (Unavailable, subprocess.CalledProcessError) as other:
             raise Unavailable(f"no {name} here: {reason}; {other}") from None
 

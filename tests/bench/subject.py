@@ -93,7 +93,8 @@ class Subject:
             raise
         self.ready_seconds = ready - start
         self._helpers = 1 if pod is not None else 0  # nsenter waits for what it started
-        self.pids = self._family()
+        self.pids: tuple[int, ...] = ()
+        self.settle()
         self.clients = {page: Client(self.port, connect=connect) for page in kind.pages}
 
     def _ended(self) -> bool:
@@ -110,6 +111,10 @@ class Subject:
     def _family(self) -> tuple[int, ...]:
         """The exporter's own process first, then those that it started."""
         return (self._running.pid, *descendants(self._running.pid))[self._helpers :]
+
+    def settle(self) -> None:
+        """From now on its processes are those that it has now."""
+        self.pids = self._family()
 
     def cpu_seconds(self) -> tuple[float, ...]:
         """CPU seconds so far, one number per process, the parent first (with those that it had and that have ended)."""
