@@ -182,6 +182,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--warm-up", type=float, help="seconds before it")
     parser.add_argument("--no-peers", action="store_true", help="without the other exporters")
     parser.add_argument("--page", action="store_true", help="write docs/evidence/bench.md and its pictures")
+    parser.add_argument(
+        "--note", action="append", default=[], metavar="TEXT", help="what to say of this run; repeatable"
+    )
     parser.add_argument("--again", type=Path, metavar="JSON", help="the tables of a run that was kept")
     return parser
 
@@ -200,6 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write: Callable[[Result], object] = page.write if options.page else lambda _: None
     if options.again is not None:
         kept = Result.load(options.again)
+        kept.notes += options.note
         print(page.text(kept))
         write(kept)
         return 0
@@ -210,6 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     code, bench = 0, None
     try:
         bench = Bench(options, cells, harms)
+        bench.found.notes += options.note
         bench.run()
     except KeyboardInterrupt:
         code = 130

@@ -30,7 +30,7 @@ def text(found: Result) -> str:
         parts.append("## What the app loses\n\n" + HARM + result.pairs(found))
     parts.append("## Every cell\n\n" + CELL_WORDS + result.cells(found))
     if found.notes:
-        parts.append("Noted: " + "; ".join(found.notes) + ".\n")
+        parts.append("Of this run:\n\n" + "\n".join(f"- {note}" for note in found.notes) + "\n")
     return "\n".join(parts)
 
 
@@ -71,7 +71,7 @@ def curves(found: Result) -> dict[str, str]:
 
 HEAD = """# What the agent costs
 
-Written by `make bench-full` (`python -m tests.bench --full --page`; as root, with cgroup v1, on a machine with nothing else to do); `make bench` is the quick set, six minutes.
+Written by `python -m tests.bench --page` (the quick set, six minutes) or `make bench-full` (every cell, longer, 40 minutes); as root, with cgroup v1, best on a machine with nothing else to do.
 The cells are data: [tests/bench/cells.py](../../tests/bench/cells.py).
 
 Each exporter runs in network and process ids of its own, as in a pod, with what the cell names really around it: an app that holds the connections and uses one in ten of
