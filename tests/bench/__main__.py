@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -56,16 +57,15 @@ class Bench:
         if self.has_start:
             with self._crowding("start"):
                 self._starts()
-        for title, here, together in (
-            ("no limit", [cell for cell in self.cells if cell.quota is None], False),
-            ("a limit", [cell for cell in self.cells if cell.quota is not None], True),
-        ):
-            if here:
-                with self._crowding(title):
-                    self._cells(title, here, together=together)
-        if self.harms:
-            with self._crowding("pairs"):
-                self._pairs()
+        plain, limited = ([cell for cell in self.cells if (cell.quota is not None) is quota] for quota in (False, True))
+        with ExitStack() as stack:
+            measured = self._started(stack, plain, together=False)  # they settle while the pairs are measured
+            if self.harms:
+                with self._crowding("pairs"):
+                    self._pairs()
+            self._window("no limit", measured, self.plan.plain)
+        with ExitStack() as stack:
+            self._window("a limit", self._started(stack, limited, together=True), self.plan.limited)
 
     @contextmanager
     def _crowding(self, part: str) -> Iterator[None]:
@@ -88,31 +88,35 @@ class Bench:
             yield partial(_same, kind)
         yield from (peers.PEERS[name] for name in cell.peers if name in self.peers)
 
-    def _cells(self, title: str, here: Sequence[Cell], *, together: bool) -> None:
-        plan, notes = self.plan, self.found.notes
-        warm_up, window = (plan.quota_warm_up, plan.quota_window) if together else (plan.warm_up, plan.window)
-        say(
-            f"{title}: {', '.join(cell.name for cell in here)}: {warm_up:g} s to settle, {window:g} s scraped each 15 s"
-        )
-        with ExitStack() as stack:
-            stages = []
-            for cell in here:
-                try:
-                    stages += [stack.enter_context(Stage(cell, make)) for make in self._makers(cell)]
-                except Unavailable as reason:
-                    notes.append(f"{cell.name}: not measured: {reason}")
-            count = plan.quota_starts if together else 1
-            measured = measure.started(stages, count, together=together, notes=notes)
-            if not together:
-                for each in measured:
-                    each.starts.clear()  # beside all others; those one after the other are told
-            measure.steady(measured, warm_up, window, notes)
-            if close := [each for each in measured if each.stage.cell.close]:
-                say(f"{title}: {plan.rounds} close scrapes of each")
-                measure.closely(close, plan.rounds)
-            measure.finish(measured, notes)
+    def _started(self, stack: ExitStack, cells: Sequence[Cell], *, together: bool) -> list[measure.Measured]:
+        stages = []
+        say(f"starting {', '.join(cell.name for cell in cells)}")
+        for cell in cells:
+            try:
+                stages += [stack.enter_context(Stage(cell, make)) for make in self._makers(cell)]
+            except Unavailable as reason:
+                self.found.notes.append(f"{cell.name}: not measured: {reason}")
+        count = self.plan.quota_starts if together else 1
+        measured = measure.started(stages, count, together=together, notes=self.found.notes)
+        if not together:
             for each in measured:
-                self._keep(each)
+                each.starts.clear()  # beside all others; those one after the other are told
+        return measured
+
+    def _window(self, title: str, measured: Sequence[measure.Measured], plan: measure.Window) -> None:
+        if not measured:
+            return
+        youngest = max(each.started for each in measured)
+        warm_up = max(plan.warm_up, plan.settled - (time.perf_counter() - youngest))
+        say(f"{title}: {warm_up:.0f} s to settle, {plan.seconds:g} s scraped each 15 s")
+        with self._crowding(title):
+            measure.steady(measured, warm_up, plan.seconds, self.found.notes)
+            if close := [each for each in measured if each.stage.cell.close]:
+                say(f"{title}: {self.plan.rounds} close scrapes of each")
+                measure.closely(close, self.plan.rounds)
+        measure.finish(measured, self.found.notes)
+        for each in measured:
+            self._keep(each)
 
     def _keep(self, each: measure.Measured) -> None:
         cell, label = each.stage.cell.name, each.label
@@ -132,9 +136,9 @@ class Bench:
         other = partial(_same, self.kinds[1]) if len(self.kinds) > 1 else None
         counts = {each: each.full if self.full or not each.quick else each.quick for each in self.harms}
         told = ", ".join(f"{count} of {each.name}" for each, count in counts.items())
-        say(f"pairs: {told}: {self.plan.harm_warm_up:g} s to settle, {self.plan.harm_window:g} s")
+        say(f"pairs: {told}: {self.plan.pairs.warm_up:g} s to settle, {self.plan.pairs.seconds:g} s")
         make = partial(_same, self.kinds[0])
-        self.found.pairs = harm.pairs(counts, make, other, self.plan, self.found.notes)
+        self.found.pairs = harm.pairs(counts, make, other, self.plan.pairs, self.found.notes)
 
     def tables(self) -> str:
         parts = []
@@ -156,13 +160,19 @@ def _same(kind: Kind, _dsn: str) -> Kind:
 
 def _plan(options: argparse.Namespace) -> measure.Plan:
     plan = measure.FULL if options.full else measure.QUICK
-    if options.against is not None and not options.full:
-        plan = replace(plan, window=150.0, quota_window=150.0)  # ten ratios: an interval of 95 %
+    plain, limited, pairs = (_changed(options, window) for window in (plan.plain, plan.limited, plan.pairs))
+    if not options.full and options.warm_up is None and (options.only or options.against is not None):
+        limited = replace(limited, settled=measure.SETTLED_SECONDS)
+    if not options.full and options.seconds is None and options.against is not None:
+        plain, limited = (replace(each, seconds=150.0) for each in (plain, limited))  # ten ratios: an interval of 95 %
+    return replace(plan, plain=plain, limited=limited, pairs=pairs)
+
+
+def _changed(options: argparse.Namespace, window: measure.Window) -> measure.Window:
+    """As the flags say: a warm-up that was asked for is all that there is."""
     if options.seconds is not None:
-        plan = replace(plan, window=options.seconds, quota_window=options.seconds, harm_window=options.seconds)
-    if options.warm_up is not None:
-        plan = replace(plan, warm_up=options.warm_up, quota_warm_up=options.warm_up, harm_warm_up=options.warm_up)
-    return plan
+        window = replace(window, seconds=options.seconds)
+    return window if options.warm_up is None else measure.Window(options.warm_up, window.seconds)
 
 
 def say(text: str) -> None:

@@ -10,7 +10,7 @@ from statistics import median
 
 from tests.bench import arithmetic
 from tests.bench.cells import SCRAPE_SECONDS, Cell, Harm
-from tests.bench.measure import Figures, Plan, started
+from tests.bench.measure import Figures, Window, started
 from tests.bench.stage import Make, Stage
 from tests.bench.subject import Subject
 from tests.lab import Unavailable
@@ -21,7 +21,7 @@ MOST_CORES = 0.8
 
 
 def pairs(
-    counts: Mapping[Harm, int], make: Make, other: Make | None, plan: Plan, notes: list[str]
+    counts: Mapping[Harm, int], make: Make, other: Make | None, window: Window, notes: list[str]
 ) -> dict[str, list[Figures]]:
     """So many pairs of each: two groups with the same limit and app at the same time, one with the agent inside, the other with none (or another one).
 
@@ -32,7 +32,7 @@ def pairs(
         try:
             with ExitStack() as stack:
                 sides = [_sides(stack, harm, make, other, first=bool(n % 2)) for harm, n in jobs]
-                _side_by_side([harm for harm, _ in jobs], sides, plan, notes, found)
+                _side_by_side([harm for harm, _ in jobs], sides, window, notes, found)
         except Unavailable as reason:
             notes.append(f"pairs: {reason}")
     return found
@@ -51,19 +51,19 @@ def _batches(counts: Mapping[Harm, int]) -> Iterator[list[tuple[Harm, int]]]:
 def _side_by_side(
     harms: Sequence[Harm],
     sides: Sequence[tuple[Stage, Stage]],
-    plan: Plan,
+    window: Window,
     notes: list[str],
     found: dict[str, list[Figures]],
 ) -> None:
     """Start what belongs inside, wait, and compare."""
     inside = [stage for pair in sides for stage in pair if stage.has_exporter]
     subjects = {id(each.stage): each.subject for each in started(inside, 1, together=True, notes=notes)}
-    _scraping(list(subjects.values()), plan.harm_warm_up)
+    _scraping(list(subjects.values()), window.warm_up)
     for subject in subjects.values():
         subject.settle()
     cpu = {key: sum(subject.cpu_seconds()) for key, subject in subjects.items()}
     begun = time.monotonic()
-    _scraping(list(subjects.values()), plan.harm_window)
+    _scraping(list(subjects.values()), window.seconds)
     ended = time.monotonic()
     for harm, (with_it, without) in zip(harms, sides, strict=True):
         if any(stage.has_exporter and id(stage) not in subjects for stage in (with_it, without)):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from agent.cost import GRACE_SECONDS
 from tests.bench import arithmetic
 from tests.bench.cells import SCRAPE_SECONDS, SPACING
 from tests.bench.stage import Stage
@@ -19,28 +20,37 @@ Figures = dict[str, float]
 _SLOTS, _SPINS = "stallscope_slots_total", "stallscope_suspension_spin"
 
 
+#: From when on an agent keeps its budget: before, no slot is dropped (agent/cost.py: twice GRACE_SECONDS).
+SETTLED_SECONDS = 2 * GRACE_SECONDS + SCRAPE_SECONDS
+
+
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How long and how often; seconds."""
+class Window:
+    """Seconds: of what is measured, before it with scrapes already, and at least since the start."""
 
     warm_up: float
-    window: float
-    quota_warm_up: float
-    quota_window: float
+    seconds: float
+    settled: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long and how often."""
+
+    plain: Window
+    limited: Window
+    pairs: Window
     rounds: int
     starts: int
     quota_starts: int
-    harm_warm_up: float
-    harm_window: float
 
 
 QUICK = Plan(
-    warm_up=30, window=60, quota_warm_up=15, quota_window=45, rounds=20, starts=3, quota_starts=1,
-    harm_warm_up=15, harm_window=40,
+    plain=Window(30, 60, SETTLED_SECONDS), limited=Window(15, 45), pairs=Window(15, 40), rounds=20, starts=3, quota_starts=1
 )  # fmt: skip
 FULL = Plan(
-    warm_up=90, window=780, quota_warm_up=60, quota_window=300, rounds=200, starts=10, quota_starts=3,
-    harm_warm_up=40, harm_window=60,
+    plain=Window(90, 780, SETTLED_SECONDS), limited=Window(60, 300, SETTLED_SECONDS), pairs=Window(40, 60),
+    rounds=200, starts=10, quota_starts=3,
 )  # fmt: skip
 
 
@@ -56,6 +66,7 @@ class Measured:
     scrapes: list[float] = field(default_factory=list)
     closes: list[float] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
+    started: float = field(default_factory=time.perf_counter)
     page: str = ""
     """The metrics page at the beginning of the window, of an agent."""
 
@@ -138,7 +149,7 @@ def _figures(each: Measured, switches: int, notes: list[str]) -> None:
     page = each.read()
     slots = arithmetic.growth(page, each.page, _SLOTS)
     each.figures["slots"] = slots
-    if slots:
+    if slots and each.marks[0][0] - each.started >= 2 * GRACE_SECONDS:  # before, none is dropped whatever it costs
         skipped = arithmetic.growth(page, each.page, _SLOTS, having='outcome="skipped"')
         each.figures["dropped"] = 100 * skipped / slots
     spun, gaps = (arithmetic.growth(page, each.page, f"{_SPINS}_{what}_seconds_total") for what in ("wall", "gap"))

@@ -31,7 +31,7 @@ def test_a_cell_is_measured_alone_with_what_it_names(stack: ExitStack) -> None:
     figures = measured.figures
     assert figures["cpu"] > figures["cpu_child"] >= 0
     assert figures["alone"] > 0
-    assert 0 <= figures.get("dropped", 0) <= 100
+    assert "dropped" not in figures  # so soon after the start no agent drops any
     assert 0 < figures["scrape_p50"] <= figures["scrape_p99"]
     assert {"close_p99", "any_p99", "pss", "ready", "end", "switches", "cpu_spins"} <= set(figures)
     assert not any(Path(f"/proc/{pid}/cmdline").exists() for pid in measured.subject.pids)

@@ -183,6 +183,10 @@ def test_a_run_that_was_kept_gives_the_same_page(tmp_path: Path) -> None:
     page.write(again, tmp_path / "bench.md", tmp_path)
     written = (tmp_path / "bench.md").read_text()
     assert written == page.text(found)
+    for picture in tmp_path.glob("*.svg"):
+        for text in ET.fromstring(picture.read_text()).iter("{http://www.w3.org/2000/svg}text"):
+            if text.attrib["text-anchor"] == "start":  # some 7 pixels a letter
+                assert float(text.attrib["x"]) + 7 * len(text.text or "") <= plots.WIDTH
     pictures = re.findall(r"\(\.\./images/(\S+)\)", written)
     assert len(pictures) == len(CURVES)
     assert all((tmp_path / name).exists() for name in pictures)
