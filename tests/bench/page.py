@@ -88,7 +88,7 @@ scraped every 15 s, each at its own instant, over a kept connection with gzip ac
 - **p99** of fewer than 100 scrapes is the largest. Of the goals at 5 % it is over all scrapes, those 15 s apart and the close ones.
 - The ratio is to node_exporter in the same cell, else to the one beside the agent that watches nothing.
 
-Less than life, in the agent's favour: nothing is wrong, so no rule has anything to tell, and the databases are idle. To its disfavour: both ends of each connection are in the agent's network, so the kernel
+Less than life, in the agent's favour: without a limit nothing is wrong, so hardly a rule has anything to tell, and the databases are idle. To its disfavour: both ends of each connection are in the agent's network, so the kernel
 shows it twice as many as the app has.
 """
 
