@@ -52,7 +52,7 @@ check: lint test ## linters and tests
 doctor: .venv/.installed ## measure this machine for 30 s and print what is found
 	.venv/bin/stallscope doctor
 
-bench: .venv/.installed ## what the agent costs, beside node_exporter and postgres_exporter (six minutes, as root; ONLY=cell, AGAINST=checkout)
+bench: .venv/.installed ## what the agent costs, beside node_exporter and postgres_exporter (seven minutes, as root; ONLY=cell, AGAINST=checkout)
 	.venv/bin/python -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(AGAINST),--against $(AGAINST))
 
 bench-full: .venv/.installed ## the same for every cell, long enough for a p99 (40 minutes), into docs/evidence/bench.md

@@ -19,6 +19,8 @@ from tests.lab.table import markdown
 Figures = dict[str, float]
 #: Where the peer of every ratio ran: beside the agent that watches nothing.
 REFERENCE = "nothing"
+#: Percent of the slots from which on a CPU figure is said to be that of an agent that looks less often.
+LEAST_DROPPED = 0.5
 
 
 @dataclass(slots=True)
@@ -75,8 +77,10 @@ def goals(result: Result) -> str:
         peer, unit = result.peer(goal.cell, goal.figure), UNITS[goal.figure]
         ratio = value / peer if peer else None
         met = _met(goal, value, ratio)
+        dropped = result.figure(goal.cell, "dropped") or 0.0
+        less = f", {dropped:.0f} % of its slots dropped" if goal.figure == "cpu" and dropped >= LEAST_DROPPED else ""
         rows.append((
-            goal.title, _wanted(goal), f"{_number(goal.figure, value)} {unit}",
+            goal.title, _wanted(goal), f"{_number(goal.figure, value)} {unit}{less}",
             "" if peer is None else _number(goal.figure, peer), "" if ratio is None else f"{ratio:.2f}",
             "not judged" if met is None else "yes" if met else "**no**",
         ))  # fmt: skip

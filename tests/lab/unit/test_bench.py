@@ -153,9 +153,10 @@ def test_a_curve_is_a_picture_that_shows_what_is_flat_as_flat() -> None:
 def test_goals_are_met_missed_or_not_judged() -> None:
     found = a_result()
     rows = {line.split(" | ")[0].removeprefix("| "): line for line in result.goals(found).splitlines()}
-    assert "<= 1.5 x | 10.0 CPU-s/h | 5.0 | 2.00 | **no** |" in rows["CPU, watching nothing"]
+    assert "<= 1.5 x | 10.0 CPU-s/h, 10 % of its slots dropped | 5.0 | 2.00 | **no** |" in rows["CPU, watching nothing"]
     assert "| yes |" in rows["CPU, one database"]
     assert "<= 2 % | 1.5 % |" in rows["work lost in a limit of 5 %"]
+    assert "10.0 CPU-s/h, 10 % of its slots dropped |" in rows["CPU, 2,000 connections"]
     del found.cells["nothing"][NODE]
     assert "| not judged |" in result.goals(found)
 
