@@ -6,7 +6,7 @@ UV_VERSION := 0.13.8
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 PYTHON ?= python3
 
-.PHONY: help install run test test-rest test-all lint format check doctor bench lab lab-full lab-smoke lab-tools test-tools lock docs screenshots dist image image-proof clean
+.PHONY: help install run test test-rest test-all lint format check doctor bench bench-full lab lab-full lab-smoke lab-tools test-tools lock docs screenshots dist image image-proof clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -52,8 +52,11 @@ check: lint test ## linters and tests
 doctor: .venv/.installed ## measure this machine for 30 s and print what is found
 	.venv/bin/stallscope doctor
 
-bench: .venv/.installed ## cost and latency of the agent, beside a node_exporter (about 11 minutes)
-	.venv/bin/python -m tests.bench
+bench: .venv/.installed ## what the agent costs, beside node_exporter and postgres_exporter (seven minutes, as root; ONLY=cell, AGAINST=checkout)
+	.venv/bin/python -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(AGAINST),--against $(AGAINST))
+
+bench-full: .venv/.installed ## the same for every cell, long enough for a p99 (40 minutes), into docs/evidence/bench.md
+	.venv/bin/python -m tests.bench --full --page
 
 lab: .venv/.installed ## real stalls against the real agent, scored (under 20 minutes; ONLY=text for some)
 	.venv/bin/python -m tests.lab $(if $(ONLY),--only "$(ONLY)")

@@ -1,275 +1,242 @@
-"""`python -m tests.bench`: measure, print one table, keep the figures in bench-results/."""
+"""`python -m tests.bench`: measure, print the tables, keep the figures in bench-results/.
+
+python -m tests.bench                                              # the quick set, seven minutes
+python -m tests.bench --full --page                                # everything, forty minutes, into docs/evidence/bench.md
+python -m tests.bench --only connections-500 --tree ../other       # one cell, of another checkout
+python -m tests.bench --only connections-500 --against ../other    # one cell of two checkouts in the same minutes, as a ratio
+python -m tests.bench --again bench-results/bench-....json --page  # the page of a run that was kept
+"""
 
 from __future__ import annotations
 
 import argparse
-import gc
 import os
-import random
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from statistics import median
 
-from tests.bench import table
-from tests.bench.subject import REPOSITORY, Kind, Subject, node_exporter, stallscope
-from tests.lab import Unavailable, loads
-from tests.lab.postgres import PostgresServer, installations
-from tests.lab.process import Running
-from tests.lab.quota import CpuGroup
+from tests.bench import arithmetic, harm, measure, page, peers, result
+from tests.bench.cells import CELLS, HARMS, NODE, Cell, Harm, chosen
+from tests.bench.result import Result
+from tests.bench.stage import Make, Stage, stat
+from tests.bench.subject import AGENT, REPOSITORY, Kind, stallscope
+from tests.lab import Unavailable
 
-PARTS = ("cpu", "memory", "latency", "database", "quota", "harm", "start")
-QUOTA = 0.05
-SCRAPE_SECONDS = 15.0
-HARM_SECONDS = 60.0
-MEMORY_SCRAPES = 200
-#: Between two scrapes of one page; no divisor of the 100 ms quota period, and jittered, so as not to lock onto it.
-SPACING = (0.31, 0.49)
+AGAINST = "against"
 
 
 class Bench:
-    """One run. Figures are kept as they come, so that an interrupted run still has a table."""
+    """One run. What is found is kept as it comes, so that an interrupted run still has its tables."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        quick = options.quick
-        self.seconds: float = options.seconds or (15.0 if quick else 180.0)
-        self.warm_up = 4.0 if quick else 40.0
-        self.rounds = 25 if quick else 150
-        self.starts, self.quota_starts = (2, 1) if quick else (5, 2)
-        self.harm_rounds = 1 if quick else 3
-        self.parts: Sequence[str] = options.only or PARTS
-        self.kinds: list[Kind] = [stallscope()]
-        self.figures: dict[str, table.Figures] = {"stallscope": {}, "node_exporter": {}}
-        self.raw: dict[str, list[float]] = {}
-        self.notes: list[str] = []
-        if quick:
-            self.notes.append("quick run: few samples; p99 is hardly more than the maximum")
-        if not options.no_node_exporter:
-            try:
-                self.kinds.append(node_exporter())
-            except Unavailable as reason:
-                self.notes.append(f"no node_exporter: {reason}")
+    def __init__(self, options: argparse.Namespace, cells: Sequence[Cell], harms: Sequence[Harm]) -> None:
+        self.plan = _plan(options)
+        self.found = Result(set="some" if options.only else "full" if options.full else "quick")
+        self.kinds = [stallscope(options.tree)]
+        self.full = bool(options.full)
+        self.has_start = not options.only
+        if options.against is not None:
+            self.kinds.append(stallscope(options.against, AGAINST))
+        self.cells, self.harms = list(cells), list(harms)
+        self.slices: dict[tuple[str, str], dict[str, list[float]]] = {}
+        self.peers: set[str] = set()
+        if options.against is None and not options.no_peers:
+            for name in sorted({peer for cell in cells for peer in cell.peers}):
+                try:
+                    peers.prepare(name)
+                    self.peers.add(name)
+                except Unavailable as reason:
+                    self.found.notes.append(str(reason))
 
     def run(self) -> None:
-        self.notes.append(
-            f"load average before: {os.getloadavg()[0]:.2f} on {os.cpu_count()} CPUs; yardstick: "
-            f"{yardstick() * 1e3:.0f} ms for a million turns of a small Python loop"
-        )
-        if "start" in self.parts:
-            for kind in self.kinds:
-                self._start(kind)
-        if {"cpu", "memory", "latency"}.intersection(self.parts):
-            with ExitStack() as stack:
-                subjects = [stack.enter_context(Subject(kind)) for kind in self.kinds]
-                if "cpu" in self.parts:
-                    self._cpu(subjects)
-                if "memory" in self.parts:
-                    self._memory(subjects)
-                if "latency" in self.parts:
-                    say(f"latency: {self.rounds} spaced scrapes of each page")
-                    self._latency("", subjects)
-        for part, measure in (("database", self._database), ("quota", self._quota), ("harm", self._harm)):
-            if part in self.parts:
-                try:
-                    measure()
-                except Unavailable as reason:
-                    self.notes.append(f"{part}: nothing measured: {reason}")
+        self.found.notes.append(f"load average before: {os.getloadavg()[0]:.2f}")
+        if self.has_start:
+            with self._crowding("start"):
+                self._starts()
+        plain, limited = ([cell for cell in self.cells if (cell.quota is not None) is quota] for quota in (False, True))
+        with ExitStack() as stack:
+            measured = self._started(stack, plain, together=False)  # they settle while the pairs are measured
+            if self.harms:
+                with self._crowding("pairs"):
+                    self._pairs()
+            self._window("no limit", measured, self.plan.plain)
+        with ExitStack() as stack:
+            self._window("a limit", self._started(stack, limited, together=True), self.plan.limited)
 
-    def _start(self, kind: Kind) -> None:
-        say(f"start-up of {kind.name}: {self.starts} times")
-        with Subject(kind):  # the first one reads the files from the disk
-            pass
-        seconds = []
-        for _ in range(self.starts):
-            with Subject(kind) as subject:
-                seconds.append(subject.ready_seconds)
-        self.figures[kind.name]["ready"] = median(seconds)
-        self.raw[f"{kind.name} ready"] = seconds
-
-    def _cpu(self, subjects: Sequence[Subject]) -> None:
-        say(f"CPU: {self.warm_up:.0f} s to settle, then {self.seconds:.0f} s, scraped every {SCRAPE_SECONDS:.0f} s")
-        self._scrape_for(subjects, self.warm_up)
-        before = [(s.cpu_seconds(), s.switches()) for s in subjects]
-        start = time.perf_counter()
-        self._scrape_for(subjects, self.seconds)
-        passed = time.perf_counter() - start
-        for subject, (cpu, switches) in zip(subjects, before, strict=True):
-            if not subject.same_processes():
-                self.notes.append(f"{subject.kind.name}: a process was replaced, its CPU is not told")
-                continue
-            per_hour = [(b - a) * 3600 / passed for a, b in zip(cpu, subject.cpu_seconds(), strict=True)]
-            figures = self.figures[subject.kind.name]
-            figures["cpu"] = sum(per_hour)
-            figures["switches"] = (subject.switches() - switches) / passed
-            if len(per_hour) > 1:
-                figures["cpu_parent"], figures["cpu_child"] = per_hour[0], sum(per_hour[1:])
-
-    @staticmethod
-    def _scrape_for(subjects: Sequence[Subject], seconds: float) -> None:
-        end = time.perf_counter() + seconds
-        while (left := end - time.perf_counter()) > 0:
-            for subject in subjects:
-                subject.clients["/metrics"].get("/metrics")
-            time.sleep(min(left, SCRAPE_SECONDS))
-
-    def _memory(self, subjects: Sequence[Subject]) -> None:
-        say(f"memory: after {MEMORY_SCRAPES} scrapes")
-        for subject in subjects:
-            figures = self.figures[subject.kind.name]
-            for page, client in subject.clients.items():
-                # In a row, warm: what is left after the machine's own wake-up time. It also shows a server that
-                # makes the client wait for a delayed ACK, which spaced scrapes hide.
-                seconds = [client.get(page).seconds for _ in range(MEMORY_SCRAPES)]
-                figures[f"row_{page.strip('/')}_p50"] = median(seconds) * 1e3
-                self.raw[f"{subject.kind.name} in a row {page}"] = seconds
-            memory = subject.memory()
-            figures |= {"pss": memory.pss, "alone": memory.alone, "rss": memory.resident}
-            if len(memory.parts) > 1:
-                figures["pss_child"] = sum(memory.parts[1:])
-
-    def _latency(self, prefix: str, subjects: Sequence[Subject]) -> None:
-        """Every page in turn, so that each has the same neighbours and the same spell of the machine."""
-        turns = [(s, page) for s in subjects for page in s.kind.pages]
-        found: dict[tuple[str, str], list[float]] = {(s.kind.name, page): [] for s, page in turns}
-        draw = random.Random(7)
-        for subject, page in turns:
-            subject.clients[page].get(page)  # connects
-        gc.disable()
+    @contextmanager
+    def _crowding(self, part: str) -> Iterator[None]:
+        before = stat()
         try:
-            for _ in range(self.rounds):
-                for subject, page in turns:
-                    time.sleep(draw.uniform(*SPACING) / len(turns))
-                    answer = subject.clients[page].get(page)
-                    found[subject.kind.name, page].append(answer.seconds)
+            yield
         finally:
-            gc.enable()
-        for (name, page), seconds in found.items():
-            self.figures[name] |= table.latencies(f"{prefix}{page.strip('/')}", seconds)
-            self.raw[f"{name} {prefix}{page}"] = seconds
-        if reconnected := sum(client.connections - 1 for s in subjects for client in s.clients.values()):
-            self.notes.append(f"{reconnected} keep-alive connections had to be opened again")
+            self.found.crowding[part] = arithmetic.crowding(before, stat())
 
-    def _database(self) -> None:
-        """What watching one database adds, on both sides: two agents side by side, and the server before and during."""
-        say(
-            f"database: the server alone, then {self.seconds:.0f} s with an agent that watches it beside one that does not"
-        )
-        with ExitStack() as stack:
-            group = stack.enter_context(CpuGroup("bench-server"))
-            server = stack.enter_context(PostgresServer(next(reversed(installations()), None), group=group))
-            alone = stallscope()
-            flags = ("--set", f"connections.ports={server.port}", "--set", "postgres.targets=main=env:BENCH_DSN")
-            watching = alone._replace(command=(*alone.command, *flags), environment={"BENCH_DSN": server.dsn()})
-            time.sleep(self.warm_up / 2)  # a new server has things to do
-            idle, start = group.usage_seconds(), time.perf_counter()
-            time.sleep(self.seconds / 4)
-            before_per_hour = (group.usage_seconds() - idle) * 3600 / (time.perf_counter() - start)
-            subjects = [stack.enter_context(Subject(kind)) for kind in (watching, alone)]
-            self._scrape_for(subjects, self.warm_up)
-            cpu, served, start = [sum(s.cpu_seconds()) for s in subjects], group.usage_seconds(), time.perf_counter()
-            self._scrape_for(subjects, self.seconds)
-            hours = (time.perf_counter() - start) / 3600
-            used = [sum(s.cpu_seconds()) - c for s, c in zip(subjects, cpu, strict=True)]
-            memory = [s.memory().pss for s in subjects]
-            self.figures["stallscope"] |= {
-                "database_cpu": (used[0] - used[1]) / hours,
-                "database_server_cpu": (group.usage_seconds() - served) / hours - before_per_hour,
-                "database_pss": memory[0] - memory[1],
-            }
+    def _starts(self) -> None:
+        kinds = [*self.kinds, *([peers.PEERS[NODE]("")] if NODE in self.peers else [])]
+        say(f"start and end: {self.plan.starts} times each of {', '.join(kind.name for kind in kinds)}")
+        for name, seconds in measure.starts(kinds, self.plan.starts).items():
+            figures = {key: median(values) for key, values in seconds.items()}
+            self.found.cells.setdefault("start", {})[name] = figures
+            self.found.raw_seconds |= {f"start, {name}: {key}": values for key, values in seconds.items()}
 
-    def _quota(self) -> None:
-        say(f"at a {QUOTA:.0%} quota: start-up {self.quota_starts} times, then {self.rounds} scrapes of each page")
-        with ExitStack() as stack:
-            subjects = []
-            for kind in self.kinds:
-                group = stack.enter_context(CpuGroup(f"bench-{kind.name}", QUOTA))
-                seconds = []
-                for turn in range(self.quota_starts):
-                    subject = Subject(kind, group)
-                    seconds.append(subject.ready_seconds)
-                    if turn + 1 < self.quota_starts:
-                        subject.close()
-                    else:
-                        subjects.append(stack.enter_context(subject))
-                self.figures[kind.name]["quota_ready"] = max(seconds)
-                self.raw[f"{kind.name} quota_ready"] = seconds
-            time.sleep(self.warm_up / 4)
-            self._latency("quota_", subjects)
+    def _makers(self, cell: Cell) -> Iterator[Make]:
+        for kind in self.kinds:
+            yield partial(_same, kind)
+        yield from (peers.PEERS[name] for name in cell.peers if name in self.peers)
 
-    def _harm(self) -> None:
-        """The work of a busy app in a 5 % group with the agent inside, against one without, at the same time."""
-        say(f"harm: two busy apps at a {QUOTA:.0%} quota, one with the agent, {self.harm_rounds} times")
-        lost, used = [], []
-        for _ in range(self.harm_rounds):
-            with ExitStack() as stack:
-                groups = [stack.enter_context(CpuGroup(f"bench-harm{side}", QUOTA)) for side in "ab"]
-                subject = stack.enter_context(Subject(stallscope(), groups[0]))
-                words = loads.command("busy", seconds=HARM_SECONDS + 60)
-                apps = [stack.enter_context(Running(words, group=group, timeout=HARM_SECONDS + 90)) for group in groups]
-                # The last stretch of work counted is up to a second old on either side.
-                self._scrape_for([subject], self.warm_up / 4)
-                before = [_units(app) for app in apps]
-                cpu, start = sum(subject.cpu_seconds()), time.perf_counter()
-                self._scrape_for([subject], HARM_SECONDS)
-                done = [_units(app) - units for app, units in zip(apps, before, strict=True)]
-                lost.append(100 * (1 - done[0] / done[1]))
-                used.append(100 * (sum(subject.cpu_seconds()) - cpu) / (time.perf_counter() - start) / QUOTA)
-        self.figures["stallscope"] |= {"quota_lost": median(lost), "quota_used": median(used)}
-        self.raw |= {"stallscope harm": lost, "stallscope harm by CPU": used}
+    def _started(self, stack: ExitStack, cells: Sequence[Cell], *, together: bool) -> list[measure.Measured]:
+        stages = []
+        say(f"starting {', '.join(cell.name for cell in cells)}")
+        for cell in cells:
+            try:
+                stages += [stack.enter_context(Stage(cell, make)) for make in self._makers(cell)]
+            except Unavailable as reason:
+                self.found.notes.append(f"{cell.name}: not measured: {reason}")
+        count = self.plan.quota_starts if together else 1
+        measured = measure.started(stages, count, together=together, notes=self.found.notes)
+        if not together:
+            for each in measured:
+                each.starts.clear()  # beside all others; those one after the other are told
+        return measured
 
-    def table(self) -> str:
-        how = (
-            "scrapes: one keep-alive connection per page, as Prometheus; the client is outside the quota, the app idle"
-        )
-        return table.markdown(self.figures["stallscope"], self.figures["node_exporter"], [*self.notes, how])
+    def _window(self, title: str, measured: Sequence[measure.Measured], plan: measure.Window) -> None:
+        if not measured:
+            return
+        youngest = max(each.started for each in measured)
+        warm_up = max(plan.warm_up, plan.settled - (time.perf_counter() - youngest))
+        say(f"{title}: {warm_up:.0f} s to settle, {plan.seconds:g} s scraped each 15 s")
+        with self._crowding(title):
+            measure.steady(measured, warm_up, plan.seconds, self.found.notes)
+            if close := [each for each in measured if each.stage.cell.close]:
+                say(f"{title}: {self.plan.rounds} close scrapes of each")
+                measure.closely(close, self.plan.rounds)
+        measure.finish(measured, self.found.notes)
+        for each in measured:
+            self._keep(each)
 
+    def _keep(self, each: measure.Measured) -> None:
+        cell, label = each.stage.cell.name, each.label
+        self.found.cells.setdefault(cell, {})[label] = each.figures
+        rates = each.rates()
+        self.found.rates.setdefault(cell, {})[label] = rates["cpu"]
+        self.slices[cell, label] = rates
+        for key, seconds in (("scrapes", each.scrapes), ("close", each.closes), ("ready", each.starts)):
+            if seconds:
+                self.found.raw_seconds[f"{cell}, {label}: {key}"] = seconds
+        ours, theirs = (self.slices.get((cell, name)) for name in (AGENT, AGAINST))
+        if ours and theirs:
+            both = {name: arithmetic.ratios(ours[name], theirs[name]) for name in ours}
+            self.found.ratios[cell] = both
 
-def _units(app: Running) -> float:
-    """Units of work that the load has told of so far."""
-    with suppress(TimeoutError):
-        app.wait(0.1)
-    told = [record["units"] for line in app.seen if (record := line.json()) and "units" in record]
-    return float(told[-1]) if told else 0.0
+    def _pairs(self) -> None:
+        other = partial(_same, self.kinds[1]) if len(self.kinds) > 1 else None
+        counts = {each: each.full if self.full or not each.quick else each.quick for each in self.harms}
+        told = ", ".join(f"{count} of {each.name}" for each, count in counts.items())
+        say(f"pairs: {told}: {self.plan.pairs.warm_up:g} s to settle, {self.plan.pairs.seconds:g} s")
+        make = partial(_same, self.kinds[0])
+        self.found.pairs = harm.pairs(counts, make, other, self.plan.pairs, self.found.notes)
+
+    def tables(self) -> str:
+        parts = []
+        if len(self.kinds) > 1:
+            parts += [result.against(self.found, AGAINST)]
+        elif self.found.set != "some":
+            parts += [result.goals(self.found)]
+        if any(self.found.cells.values()) and len(self.kinds) == 1:
+            parts += [result.cells(self.found)]
+        if any(self.found.pairs.values()):
+            parts += [result.pairs(self.found)]
+        parts.append("\n".join(f"- {note}" for note in [*result.crowding(self.found), *self.found.notes]))
+        return "\n".join(parts)
 
 
-def yardstick() -> float:
-    """Seconds that a fixed piece of work takes today, the best of five: for comparing runs and machines."""
-    best = float("inf")
-    for _ in range(5):
-        start, value = time.perf_counter(), 0
-        for number in range(1_000_000):
-            value += number & 7
-        best = min(best, time.perf_counter() - start)
-    return best
+def _same(kind: Kind, _dsn: str) -> Kind:
+    return kind
+
+
+def _plan(options: argparse.Namespace) -> measure.Plan:
+    plan = measure.FULL if options.full else measure.QUICK
+    plain, limited, pairs = (_changed(options, window) for window in (plan.plain, plan.limited, plan.pairs))
+    if not options.full and options.warm_up is None and (options.only or options.against is not None):
+        limited = replace(limited, settled=measure.SETTLED_SECONDS)
+    if not options.full and options.seconds is None and options.against is not None:
+        plain, limited = (replace(each, seconds=150.0) for each in (plain, limited))  # ten ratios: an interval of 95 %
+    return replace(plan, plain=plain, limited=limited, pairs=pairs)
+
+
+def _changed(options: argparse.Namespace, window: measure.Window) -> measure.Window:
+    """As the flags say: a warm-up that was asked for is all that there is."""
+    if options.seconds is not None:
+        window = replace(window, seconds=options.seconds)
+    return window if options.warm_up is None else measure.Window(options.warm_up, window.seconds)
 
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="what the agent costs")
-    parser.add_argument("--seconds", type=float, help="length of the CPU measurement (default 180)")
-    parser.add_argument("--quick", action="store_true", help="about a minute, for a look while developing")
-    parser.add_argument("--only", action="append", choices=PARTS, help="measure only this; repeatable")
-    parser.add_argument("--no-node-exporter", action="store_true", help="without the peer")
-    options = parser.parse_args()
-    if options.seconds is not None and options.seconds < 1:
-        parser.error("--seconds must be at least 1")
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--full", action="store_true", help="every cell, long enough for a p99")
+    parser.add_argument("--only", action="append", default=[], metavar="CELL", help="this cell alone; repeatable")
+    parser.add_argument("--list", action="store_true", help="the cells")
+    parser.add_argument("--tree", type=Path, default=REPOSITORY, help="the checkout whose agent is measured")
+    parser.add_argument("--against", type=Path, help="another checkout, at the same time; without the other exporters")
+    parser.add_argument("--seconds", type=float, help="length of the window of each cell and pair")
+    parser.add_argument("--warm-up", type=float, help="seconds before it")
+    parser.add_argument("--no-peers", action="store_true", help="without the other exporters")
+    parser.add_argument("--page", action="store_true", help="write docs/evidence/bench.md and its pictures")
+    parser.add_argument(
+        "--note", action="append", default=[], metavar="TEXT", help="what to say of this run; repeatable"
+    )
+    parser.add_argument("--again", type=Path, metavar="JSON", help="the tables of a run that was kept")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 1 when nothing could be measured, 130 when interrupted."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    for name in ("seconds", "warm_up"):
+        if (value := getattr(options, name)) is not None and value < 1:
+            parser.error(f"--{name.replace('_', '-')} {value:g}: allowed: at least 1")
+    if options.list:
+        titles = {each.name: each.title for each in CELLS} | {each.name: each.title for each in HARMS}
+        print("\n".join(f"{name:18} {title}" for name, title in titles.items()))
+        return 0
+    write: Callable[[Result], object] = page.write if options.page else lambda _: None
+    if options.again is not None:
+        kept = Result.load(options.again)
+        kept.notes += options.note
+        print(page.text(kept))
+        write(kept)
+        return 0
+    try:
+        cells, harms = chosen(options.only, full=options.full)
+    except ValueError as fault:
+        parser.error(str(fault))
     code, bench = 0, None
     try:
-        bench = Bench(options)
+        bench = Bench(options, cells, harms)
+        bench.found.notes += options.note
         bench.run()
     except KeyboardInterrupt:
         code = 130
     except Unavailable as reason:
         print(f"bench: {reason}", file=sys.stderr)
         code = 1
-    if bench is not None and bench.figures["stallscope"]:
-        print(bench.table())
-        path = table.save(REPOSITORY / "bench-results", bench.figures, bench.notes, bench.raw)
+    if bench is not None and (bench.found.cells or bench.found.pairs):
+        print(bench.tables())
+        path = bench.found.save(REPOSITORY / "bench-results")
         say(f"\nwritten: {path.relative_to(REPOSITORY)}")
+        if not code:
+            write(bench.found)
     return code
 
 

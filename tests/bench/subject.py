@@ -1,10 +1,9 @@
-"""What is measured: a running exporter, its processes' CPU and memory from /proc, and its end."""
+"""What is measured: a running exporter, its processes' CPU and memory from /proc, its start and its end."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -13,16 +12,17 @@ from types import MappingProxyType
 from typing import NamedTuple, Self
 
 from agent.commands.embedded_postgres import free_port
-from tests.bench.scrape import HOST, Client, first_200
+from tests.bench.pod import HOST, Pod
+from tests.bench.scrape import Client, first_200
 from tests.lab import Unavailable
 from tests.lab.process import Running, descendants
 from tests.lab.quota import CpuGroup
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-BUILD = REPOSITORY / "build" / "bench"
-#: The version of the first comparison, then whatever is newest.
-NODE_EXPORTER = "github.com/prometheus/node_exporter"
-NODE_EXPORTER_VERSIONS = ("v1.9.1", "latest")
+AGENT = "stallscope"
+_END_SECONDS = 30.0
+#: Of one without a quota and of one with.
+_ASK_SECONDS, _ASK_SLOWLY_SECONDS = 0.005, 0.05
 
 
 class Kind(NamedTuple):
@@ -34,48 +34,31 @@ class Kind(NamedTuple):
     ready: str
     pages: tuple[str, ...]
     environment: Mapping[str, str] = MappingProxyType({})
+    directory: Path = REPOSITORY
+
+    def with_settings(self, settings: Sequence[str], environment: Mapping[str, str]) -> Kind:
+        """The agent with these settings more; another exporter as it is."""
+        if self.ready != "/readyz":
+            return self
+        flags = tuple(word for each in settings for word in ("--set", each))
+        return self._replace(command=(*self.command, *flags), environment={**self.environment, **environment})
 
 
-def stallscope() -> Kind:
-    script = Path(sys.executable).with_name("stallscope")
-    words = (str(script),) if script.exists() else (sys.executable, "-m", "stallscope")
-    return Kind("stallscope", (*words, "run"), "--listen={}", "/readyz", ("/metrics", "/health"))
-
-
-def node_exporter() -> Kind:
-    """Built by name, once. Unavailable without Go or without a way to fetch modules."""
-    binary = BUILD / "node_exporter"
-    if not binary.exists():
-        _build(binary)
-    return Kind("node_exporter", (str(binary), "--log.level=error"), "--web.listen-address={}", "/", ("/metrics",))
-
-
-def _build(binary: Path) -> None:
-    go = shutil.which("go")
-    if go is None:
-        raise Unavailable("Go is not installed, so no node_exporter can be built")
-    BUILD.mkdir(parents=True, exist_ok=True)
-    why = ""
-    for version in NODE_EXPORTER_VERSIONS:
-        print(f"building node_exporter {version} ...", file=sys.stderr, flush=True)
-        with Running(
-            [go, "install", f"{NODE_EXPORTER}@{version}"], env={**os.environ, "GOBIN": str(BUILD)}, timeout=600
-        ) as build:
-            try:
-                code = build.wait()
-            except (TimeoutError, subprocess.TimeoutExpired):
-                code = -1
-            if code == 0 and binary.exists():
-                return
-            why = build.tail(1) or "it took more than ten minutes"
-    raise Unavailable(f"node_exporter does not build here: {why}")
+def stallscope(tree: Path = REPOSITORY, name: str = AGENT) -> Kind:
+    """The agent of a checkout, with the environment that it has, else with this one.  Raises Unavailable."""
+    tree = tree.resolve()
+    if not (tree / "stallscope.py").exists():
+        raise Unavailable(f"{tree} is no checkout of stallscope: no stallscope.py in it")
+    own = tree / ".venv" / "bin" / "python"
+    python = str(own) if own.exists() else sys.executable
+    return Kind(name, (python, "-m", "stallscope", "run"), "--listen={}", "/readyz", ("/metrics",), directory=tree)
 
 
 class Memory(NamedTuple):
     """Megabytes (10^6 bytes) of all processes together.
 
-    `pss` halves what this benchmark's own interpreter maps too. `alone` does not: private pages, and the file
-    pages of the largest process (a child of the same interpreter maps a part of the same files).
+    `pss` halves what other agents of the same run map too. `alone` does not: private pages, and the file pages of the largest process
+    (a child of the same interpreter maps a part of the same files).
     """
 
     pss: float
@@ -87,28 +70,57 @@ class Memory(NamedTuple):
 class Subject:
     """One running exporter; leave the `with` to end it."""
 
-    def __init__(self, kind: Kind, group: CpuGroup | None = None, *, timeout: float = 90.0) -> None:
+    def __init__(
+        self, kind: Kind, group: CpuGroup | None = None, pod: Pod | None = None, *, timeout: float = 120.0
+    ) -> None:
         self.kind = kind
         self.port = free_port()
         env = {name: value for name, value in os.environ.items() if not name.startswith("STALLSCOPE_")}
         env |= kind.environment
-        command = [*kind.command, kind.listen.format(f"{HOST}:{self.port}")]
+        command = ["env", "-C", str(kind.directory), *kind.command, kind.listen.format(f"{HOST}:{self.port}")]
+        if pod is not None:
+            command = pod.inside(command)
+        connect = pod.connect if pod is not None else None
         start = time.perf_counter()
-        self._running = Running(command, group=group, env=env, timeout=timeout, cwd=REPOSITORY)
+        self._running = Running(command, group=group, env=env, timeout=timeout)
+        pause = _ASK_SECONDS if group is None else _ASK_SLOWLY_SECONDS
         try:
-            ready = first_200(self.port, kind.ready, start + timeout, pause=0.005 if group is None else 0.05)
+            ready = first_200(self.port, kind.ready, start + timeout, pause, connect, self._ended)
         except BaseException as fault:
             self._running.close()
             if isinstance(fault, TimeoutError):
-                raise Unavailable(f"{kind.name} was not ready after {timeout:g} s") from None
+                raise Unavailable(f"{kind.name} was not ready after {timeout:g} s: {self._said()}") from None
             raise
         self.ready_seconds = ready - start
-        self.pids = (self._running.pid, *descendants(self._running.pid))
-        self.clients = {page: Client(self.port) for page in kind.pages}
+        self._helpers = 1 if pod is not None else 0  # nsenter waits for what it started
+        self.pids: tuple[int, ...] = ()
+        self.settle()
+        self.clients = {page: Client(self.port, connect=connect) for page in kind.pages}
+
+    def _ended(self) -> bool:
+        return self._running.process.poll() is not None
+
+    def _said(self) -> str:
+        for _ in range(50):
+            try:
+                next(self._running.lines(0.02))
+            except (StopIteration, TimeoutError):
+                break
+        return self._running.tail(3)
+
+    def _family(self) -> tuple[int, ...]:
+        """The exporter's own process first, then those that it started."""
+        return (self._running.pid, *descendants(self._running.pid))[self._helpers :]
+
+    def settle(self) -> None:
+        """From now on its processes are those that it has now."""
+        self.pids = self._family()
 
     def cpu_seconds(self) -> tuple[float, ...]:
-        """CPU seconds so far, one number per process, the parent first."""
-        return tuple(_cpu_seconds(pid) for pid in self.pids)
+        """CPU seconds so far, one number per process, the parent first (with those that it had and that have ended)."""
+        own = [_cpu_seconds(pid) for pid in self.pids]
+        own[0] += sum(map(_reaped_seconds, self.pids))
+        return tuple(own)
 
     def switches(self) -> int:
         """Context switches so far: of a process that mostly sleeps, its wake-ups."""
@@ -125,7 +137,17 @@ class Subject:
 
     def same_processes(self) -> bool:
         """Whether no process has been replaced, which would spoil a difference."""
-        return set(self.pids) == {self._running.pid, *descendants(self._running.pid)}
+        return set(self.pids) == set(self._family())
+
+    def end(self) -> float:
+        """SIGTERM as a platform sends it, and the seconds until it has ended.  Raises Unavailable where it does not."""
+        start = time.perf_counter()
+        os.kill(self.pids[0], signal.SIGTERM)
+        while not self._ended():
+            if time.perf_counter() - start > _END_SECONDS:
+                raise Unavailable(f"{self.kind.name} did not end {_END_SECONDS:g} s after SIGTERM")
+            time.sleep(0.002)
+        return time.perf_counter() - start
 
     def __enter__(self) -> Self:
         return self
@@ -149,12 +171,22 @@ def _tasks(pid: int, name: str) -> list[str]:
     return found
 
 
+def _ticks(pid: int) -> list[float]:
+    """utime, stime, cutime and cstime of /proc/PID/stat, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return [int(field) / os.sysconf("SC_CLK_TCK") for field in fields[11:15]]
+
+
 def _cpu_seconds(pid: int) -> float:
     """Nanoseconds of schedstat, all threads; or the ticks of stat where those know more (threads that have ended)."""
     fine = sum(int(text.split()[0]) for text in _tasks(pid, "schedstat")) / 1e9
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    coarse = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    coarse = sum(_ticks(pid)[:2])
     return coarse if coarse > fine + 0.03 else fine
+
+
+def _reaped_seconds(pid: int) -> float:
+    """Of children that have ended and were waited for."""
+    return sum(_ticks(pid)[2:])
 
 
 def _switches(pid: int) -> int:

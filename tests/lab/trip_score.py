@@ -31,7 +31,7 @@ from itertools import product
 from statistics import median
 from typing import Any
 
-from tests.bench.table import percentile
+from tests.bench.arithmetic import percentile
 from tests.lab.route_delay import Packet
 from tests.lab.score import SPOILT_SHARE
 from tests.lab.table import markdown
