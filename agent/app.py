@@ -44,7 +44,7 @@ class Agent:
     ) -> None:
         self.config = config
         self.state = State()
-        self.on_reading, self._on_report = on_reading, on_report
+        self.on_reading, self.on_report = on_reading, on_report
         self.history = History(config.history.seconds)
         self.pulse = Pulse()
         self.schedule = Schedule(self.history, self._after, over_budget=self._over_budget)
@@ -66,6 +66,7 @@ class Agent:
         self._version = 0
         self.lines_dropped: Callable[[], int] = lambda: 0
         self.cloud_entries: Callable[[], Mapping[str, int]] = dict
+        self.pushed: Callable[[], Mapping[str, Mapping[str, int]]] = dict
 
     def _add_due(self) -> bool:
         """Schedule the planned probes that wait for nothing any more.  Returns whether there were any."""
@@ -143,6 +144,7 @@ class Agent:
             platform_labels=platform.labels if platform is not None else {},
             lines_dropped=self.lines_dropped(),
             cloud_entries=self.cloud_entries(),
+            pushed=self.pushed(),
         )
-        self._on_report(report, changes)
+        self.on_report(report, changes)
         return report

@@ -32,6 +32,8 @@ class Snapshot:
     lines_dropped: int = 0
     cloud_entries: Mapping[str, int] = field(default_factory=dict)
     """Findings written to Cloud Logging by what became of them; empty when that is off."""
+    pushed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By output: what became of its messages, and how many are ``waiting``; empty where nobody is told."""
 
 
 @dataclass(slots=True)

@@ -142,6 +142,25 @@ class ReportCollector(Collector):
         yield lost
         yield stalled
 
+    @staticmethod
+    def _pushed(outputs: Mapping[str, Mapping[str, int]]) -> Iterator[Metric]:
+        """What became of that which is sent to others; no series where nobody is told."""
+        messages = CounterMetricFamily(
+            "stallscope_push_messages",
+            "Messages to those who are told without asking, by what became of them. dropped: there was no room, no time, or an "
+            "outage was too long; refused: it was not taken for good.",
+            labels=["output", "outcome"],
+        )
+        waiting = GaugeMetricFamily("stallscope_push_waiting", "Messages that wait to be sent.", labels=["output"])
+        for output, numbers in outputs.items():
+            for outcome, number in numbers.items():
+                if outcome == "waiting":
+                    waiting.add_metric((output,), number)
+                else:
+                    messages.add_metric((output, outcome), number)
+        yield messages
+        yield waiting
+
     def _agent(self, snapshot: Snapshot) -> Iterator[Metric]:
         agent = snapshot.report.agent
         slots = CounterMetricFamily(
@@ -181,6 +200,7 @@ class ReportCollector(Collector):
         for outcome, number in snapshot.cloud_entries.items():
             entries.add_metric((outcome,), number)
         yield entries
+        yield from self._pushed(snapshot.pushed)
         folded = CounterMetricFamily(
             "stallscope_series_folded",
             "Values that got no series of their own because the family has as many as it may: a counter's went into the "
@@ -224,6 +244,11 @@ class MetricsPage:
         self._cached: tuple[int, bytes] = (-1, b"")
         self._pages: dict[type[Reading], bytes] = {}
         self._texts: dict[str, tuple[list[Sample], bytes]] = {}
+
+    def families(self) -> Iterator[Metric]:
+        """All that the page shows, for those who send it in another form."""
+        yield from self.readings.collect()
+        yield from self._report.collect()
 
     def render(self) -> bytes:
         """The exposition text."""

@@ -31,6 +31,10 @@ class Backoff:
         self._at = self._clock() + self._pause
         self._pause = min(self._most, self._pause * 2)
 
+    def wait_at_least(self, seconds: float) -> None:
+        """Who was asked said when to come again: not before."""
+        self._at = max(self._at, self._clock() + seconds)
+
     def succeeded(self) -> None:
         """A try succeeded: the next one need not wait, and a failure is the first one again."""
         self._pause, self._at = self._first, float("-inf")

@@ -11,16 +11,17 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from agent import __version__
 from agent.app import Agent
 from agent.commands.exits import UNAVAILABLE, complain
 from agent.diagnosis import Change, as_event
 from agent.report import Report, to_json
-from agent.settings.load import Config, parse_address
+from agent.settings.load import Config, anybody_told, parse_address
 from exporters import console, server
 from exporters.board import Board, in_foreground
+from exporters.causes import Causes
 from exporters.cloud_logging import CloudLog
 from exporters.failures import Failures
 from exporters.guard import Guard, Hosts, own_names
@@ -29,6 +30,9 @@ from exporters.pages import Front, Pages
 from exporters.prometheus import MetricsPage
 from probes import READINGS
 from probes.gcp.cloud_logging import open_api
+
+if TYPE_CHECKING:
+    from exporters.push.outputs import Outputs
 
 #: By now the two spins of the first seconds have been told: a slot out of turn makes the first report that
 #: can conclude anything, and a person at a terminal gets it a moment later.
@@ -48,6 +52,7 @@ class ChangeNotifier:
         """``errors`` is where Python's own records go as lines, when they do."""
         self.form, self._cloud, self._errors = form, cloud, errors
         self._writer = LineWriter()
+        self._causes = Causes()
         self._colour = form == "text" and "NO_COLOR" not in os.environ
         self._board = Board(self._writer.write, colour=self._colour) if form == "text" else None
 
@@ -72,9 +77,13 @@ class ChangeNotifier:
             print(text, file=sys.stderr, flush=True)
 
     def changes(self, report: Report, changes: Sequence[Change]) -> None:
-        """Tell every verdict that changed to or from present; unknown to absent is only the warm-up."""
+        """Tell every verdict that changed to or from present, and whose effect a finding turned out to be.
+
+        Unknown to absent is only the warm-up.
+        """
         lines = ""
-        for change in changes:
+        of_others = [Change(f.rule, "present", "present", f) for f in self._causes.changed(report)]
+        for change in (*changes, *(each for each in of_others if each.rule not in {other.rule for other in changes})):
             if "present" not in (change.before, change.now):
                 continue
             event = as_event(change)
@@ -82,12 +91,13 @@ class ChangeNotifier:
             body = {**event, "finding_severity": severity, "verdict": report.verdict}
             cause = f" because of {event['explained_by']}" if event["explained_by"] else ""
             text = f"{change.rule} is {change.now}{cause}" + "".join(f": {each}" for each in event["evidence"][:1])
-            labels = {"stallscope_rule": change.rule}
+            labels = strings({"stallscope_rule": change.rule, "stallscope_explained_by": event["explained_by"]})
+            told = "cause_changed" if change.before == change.now else "verdict_changed"
             if self.form == "json":
-                self._writer.write(line("verdict_changed", severity_of(severity), text, body, labels))
+                self._writer.write(line(told, severity_of(severity), text, body, labels))
             lines += console.change_line({**event, "severity": severity}, colour=self._colour)
             if self._cloud is not None:
-                self._cloud.write(severity_of(severity), {"message": text, "event": "verdict_changed", **body}, labels)
+                self._cloud.write(severity_of(severity), {"message": text, "event": told, **body}, labels)
         if self._board is not None and lines:
             self._board.changed(lines, to_json(report))
 
@@ -154,6 +164,7 @@ async def serve_until_stopped(config: Config, *, as_json: bool, until_stdin_ends
     notifier = _notifier(config, as_json)
     agent = Agent(config, on_report=notifier.changes)
     page = MetricsPage(agent.state, READINGS)
+    outputs = await _outputs(config, agent, page)
     agent.on_reading, agent.schedule.on_stale = page.readings.observe, page.readings.forget
     agent.lines_dropped, agent.cloud_entries = notifier.dropped, notifier.cloud_entries
     pages = Pages(agent.state, page, config.http.fail_status)
@@ -190,12 +201,33 @@ async def serve_until_stopped(config: Config, *, as_json: bool, until_stdin_ends
         measuring.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await measuring
+        ending = _last_word(notifier, agent, outputs)
         await serving
-        if agent.state.snapshot is not None:
-            notifier.final(agent.publish())
         await agent.aclose()
         await notifier.aclose()
+        await ending
     return 0
+
+
+def _last_word(notifier: ChangeNotifier, agent: Agent, outputs: Outputs | None) -> Awaitable[None]:
+    """Tell the last report, before anything else ends: what is sent then has the whole time that is left."""
+    if agent.state.snapshot is not None:
+        report = agent.publish()
+        if outputs is not None:
+            outputs.end(report)
+        notifier.final(report)
+    return asyncio.ensure_future(outputs.aclose() if outputs is not None else asyncio.sleep(0))
+
+
+async def _outputs(config: Config, agent: Agent, page: MetricsPage) -> Outputs | None:
+    """Those who are told without asking, where there are any; nothing of it is loaded else."""
+    if not anybody_told(config):
+        return None
+    from exporters.push.outputs import open_outputs  # noqa: PLC0415 - only where the settings ask for it
+
+    outputs = await open_outputs(config, page.families)
+    agent.on_report, agent.pushed = outputs.after(agent.on_report), outputs.counts
+    return outputs
 
 
 def _show_on_terminal(notifier: ChangeNotifier, agent: Agent) -> None:

@@ -33,7 +33,9 @@ _OF_HOOKS = frozenset({"STALLSCOPE_HOOK", "STALLSCOPE_HOOK_NAME", "STALLSCOPE_HO
 #: Of a value that is not accepted, so many characters are shown.
 _MOST_SHOWN = 100
 #: Where a DSN or a password could stand by mistake.
-_SECRET = ("postgres.targets", "redis.targets", "redis.passwords")
+_SECRET = ("postgres.targets", "redis.targets", "redis.passwords", "webhook.", "alertmanager.token")
+#: What OTLP takes: its messages' library, and what waits in an outage (measured: docs/push.md).
+OTLP_BYTES = 8 * 2**20
 #: Agent and child without any history.
 BARE_BYTES = 62 * 2**20
 
@@ -49,6 +51,13 @@ class ConfigError(Exception):
 def predicted_cpu_ratio(config: Config) -> float:
     """What these settings cost, share of one core, as the probes say that they ask for."""
     return sum(plan.cpu_seconds / plan.every for plan in planned(Context(config.sections)))
+
+
+def anybody_told(config: Config) -> bool:
+    """Whether findings or metrics are sent to anybody without being asked for (:mod:`exporters.push`)."""
+    return (
+        config.otlp.enabled or bool(config.webhook.url or config.alertmanager.urls) or config.alerts.kubernetes_events
+    )
 
 
 def history_bytes(config: Config) -> int:
@@ -159,7 +168,10 @@ def _impossible(config: Config, known_rules: Sequence[str]) -> list[str]:
             "raise it, or lengthen heartbeat_seconds and every_seconds"
         )
     library = LIBRARY_BYTES * (config.log_delivery.wanted or bool(config.cloud_logging.findings_log))
-    size, room = history_bytes(config), config.budget.memory_bytes - BARE_BYTES - library
+    size, room = (
+        history_bytes(config),
+        config.budget.memory_bytes - BARE_BYTES - library - OTLP_BYTES * config.otlp.enabled,
+    )
     if library and size > room:
         faults.append(
             f"budget.memory_bytes = {config.budget.memory_bytes}: log_delivery and cloud_logging.findings_log load "
@@ -171,6 +183,7 @@ def _impossible(config: Config, known_rules: Sequence[str]) -> list[str]:
             f"budget.memory_bytes leaves {room >> 20} MiB for it"
         )
     faults.extend(_impossible_stores(config))
+    faults.extend(_impossible_push(config))
     faults.extend(
         f"logs.metrics_urls: the name {name!r} stands in logs.files too"
         for name in sorted(config.logs.files.keys() & config.logs.metrics_urls.keys())
@@ -189,6 +202,17 @@ def _impossible(config: Config, known_rules: Sequence[str]) -> list[str]:
         if known_rules and rule not in known_rules
     )
     return faults
+
+
+def _impossible_push(config: Config) -> Iterator[str]:
+    """The same of those who are told."""
+    webhook = config.webhook
+    if webhook.body == "pagerduty" and webhook.url and not webhook.secret:
+        yield "webhook.secret: must say where the routing key stands that the body pagerduty sends"
+    if not webhook.url and webhook != type(webhook)():
+        yield "webhook.url: must be set for the rest of [webhook] to be of use"
+    if not config.alertmanager.urls and config.alertmanager != type(config.alertmanager)():
+        yield "alertmanager.urls: must be set for the rest of [alertmanager] to be of use"
 
 
 def _impossible_stores(config: Config) -> Iterator[str]:

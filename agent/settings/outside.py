@@ -14,11 +14,33 @@ from probes.store.place import secret_from
 
 
 def remarks(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for each database whose address cannot be had or used; none holds a part of it."""
+    """A sentence for each address, token or variable that cannot be had or used; none holds a part of a secret."""
     for name, place in config.postgres.targets.items():
         yield from _remark(f"postgres.targets.{name} = {place}", secret_from(place, environ), parse_dsn)
     if config.redis.targets:
         yield from _of_redis(config, environ)
+    if config.otlp.enabled:
+        yield from _of_otlp(environ)
+    webhook = config.webhook
+    wanted = {"url": webhook.url, "token": webhook.token, "secret": webhook.secret, **webhook.headers}
+    yield from _unset({f"webhook.{name}": place for name, place in wanted.items()}, environ)
+    yield from _unset({"alertmanager.token": config.alertmanager.token}, environ)
+
+
+def _of_otlp(environ: Mapping[str, str]) -> Iterator[str]:
+    from importlib.util import find_spec  # noqa: PLC0415 - who sends nothing does not pay its memory
+
+    from agent.settings import otel_environ  # noqa: PLC0415 - same
+
+    if find_spec("opentelemetry") is None or find_spec("opentelemetry.proto") is None:
+        yield "otlp.enabled: needs the extra otlp: pip install 'stallscope[otlp]' (here)"
+    yield from (f"otlp.enabled: {fault} (here)" for fault in otel_environ.read(environ).faults)
+
+
+def _unset(places: Mapping[str, str], environ: Mapping[str, str]) -> Iterator[str]:
+    for key, place in places.items():
+        if place:
+            yield from _remark(f"{key} = {place}", secret_from(place, environ), str)
 
 
 def _of_redis(config: Config, environ: Mapping[str, str]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
 
+from agent.settings.push import Alertmanager, Alerts, Otlp, Webhook
 from probes.app.pool import PoolSettings
 from probes.app.processes import Processes
 from probes.app.requests import Requests
@@ -144,6 +145,10 @@ class Config(Section):
     history: History = History()
     rules: Rules = Rules()
     log: Log = Log()
+    alerts: Alerts = Alerts()
+    otlp: Otlp = Otlp()
+    webhook: Webhook = Webhook()
+    alertmanager: Alertmanager = Alertmanager()
 
     @property
     def sections(self) -> dict[type[Section], Section]:

@@ -192,6 +192,7 @@ def snapshot(shown: Report | None = None, version: int = 1) -> Snapshot:
         platform_labels=reading(PlatformReading).labels,
         lines_dropped=3 + version,
         cloud_entries={"written": 5, "dropped": 1},
+        pushed={"otlp metrics": {"delivered": 7, "dropped": 2, "refused": 0, "waiting": 3}},
     )
 
 

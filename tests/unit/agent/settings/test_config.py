@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from agent.settings.load import ConfigError, history_bytes, load, predicted_cpu_ratio
+from agent.settings.load import ConfigError, anybody_told, history_bytes, load, predicted_cpu_ratio
+from agent.settings.outside import remarks
 from agent.settings.schema import Config, Http, parse_address
 from probes.app.pool import READING_BYTES, PoolSettings
 from probes.app.processes import are_watched
@@ -198,7 +199,7 @@ def test_impossible_values_of_several_sections_are_reported_at_once() -> None:
         (("suspension.heartbeat", "1"), "did you mean heartbeat_seconds?"),
         (("htp.listen", "x"), "did you mean http?"),
         (("http.zzz", "x"), "known here: allowed_hosts, fail_status, listen, most_connections"),
-        (("zzz.listen", "x"), "known here: app, budget, "),
+        (("zzz.listen", "x"), "known here: alertmanager, alerts, app, budget, "),
     ],
 )
 def test_a_misspelt_key_is_refused_with_what_was_perhaps_meant(flag: tuple[str, str], hint: str) -> None:
@@ -268,6 +269,25 @@ def test_a_misspelt_key_is_refused_with_what_was_perhaps_meant(flag: tuple[str, 
         ("cloud_logging.endpoint", "https://logging.googleapis.com"),
         ("cloud_logging.timeout_seconds", "0"),
         ("cloud_logging.findings_log", "a:b"),
+        ("alerts.severity", "error"),
+        ("alerts.wait_seconds", "601"),
+        ("alerts.page_url", "page"),
+        ("otlp.enabled", "maybe"),
+        ("webhook.url", "https://hooks.slack.com/services/T/B/x"),
+        ("webhook.body", "slak"),
+        ("webhook.body", '{"text": "$nobody"}'),
+        ("webhook.token", "t0k"),
+        ("webhook.secret", "env:"),
+        ("webhook.headers", "Host=env:A"),
+        ("webhook.headers", "X-A=value"),
+        ("alerts.timeout_seconds", "0"),
+        ("alertmanager.urls", "ftp://a"),
+        ("alertmanager.urls", "http://user:word@a"),
+        ("alertmanager.urls", "http://a/?x=1"),
+        ("alertmanager.labels", "rule=a"),
+        ("alertmanager.labels", "a-b=c"),
+        ("alertmanager.every_seconds", "4"),
+        ("alerts.kubernetes_events", "2"),
         ("http.fail_status", "199"),
         ("http.fail_status", "600"),
         ("http.fail_status", "503.5"),
@@ -623,3 +643,51 @@ def test_processes_are_watched_and_paid_for_where_something_tells_which_are_the_
     watched = [are_watched(Context(config.sections)) for config in (nothing, named, Config())]
     assert watched == [False, True, True]
     assert predicted_cpu_ratio(nothing) < predicted_cpu_ratio(named) < predicted_cpu_ratio(Config())
+
+
+@pytest.mark.parametrize(
+    ("flag", "missing"),
+    [
+        (("webhook.body", "slack"), "webhook.url"),
+        (("alertmanager.labels", "team=shop"), "alertmanager.urls"),
+    ],
+)
+def test_what_is_of_no_use_alone_is_a_fault(flag: tuple[str, str], missing: str) -> None:
+    (fault,) = faults(flags=(flag,))
+    assert fault.startswith(f"{missing}: must be set")
+
+
+def test_pagerduty_needs_the_place_of_its_routing_key() -> None:
+    (fault,) = faults(flags=(("webhook.url", "env:URL"), ("webhook.body", "pagerduty")))
+    assert fault.startswith("webhook.secret: must say where the routing key stands")
+
+
+def test_no_value_of_a_webhook_is_shown() -> None:
+    told = faults(
+        flags=(("webhook.url", f"https://a/{SECRET}"), ("webhook.token", SECRET), ("webhook.headers", f"A={SECRET}"))
+    )
+    assert len(told) == 3
+    assert SECRET not in "".join(told)
+
+
+def test_nobody_is_told_unless_the_settings_say_so() -> None:
+    assert not anybody_told(load(None, {}, ()))
+    for flag in (
+        ("otlp.enabled", "true"),
+        ("webhook.url", "env:A"),
+        ("alertmanager.urls", "http://a"),
+        ("alerts.kubernetes_events", "1"),
+    ):
+        assert anybody_told(load(None, {}, (flag,)))
+
+
+def test_what_others_are_told_by_and_is_not_here_is_remarked_without_being_a_fault() -> None:
+    config = load(
+        None, {}, (("otlp.enabled", "true"), ("webhook.url", "env:HOOK"), ("webhook.headers", "X-A=file:/nowhere"))
+    )
+    environ = {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_TIMEOUT": "10"}
+    told = "\n".join(remarks(config, environ))
+    for each in ("OTEL_EXPORTER_OTLP_PROTOCOL = 'grpc': must be http/protobuf", "webhook.url = env:HOOK: empty", "webhook.X-A = file:/nowhere",
+                 "OTEL_EXPORTER_OTLP_TIMEOUT = '10': must be milliseconds"):  # fmt: skip
+        assert each in told
+    assert not list(remarks(config, {"HOOK": "http://a"}))[1:]
