@@ -69,7 +69,7 @@ class AppFit:
             How.SET: f", by {belief.setting}",
             How.ROUNDED_DOWN: ": automaxprocs rounds the limit down",
             How.ROUNDED_UP: ": it rounds the limit up",
-            How.TOLD: ", as it tells itself",
+            How.TOLD: ", as it reports itself",
             How.MASK: ": the CPUs that it may run on, whatever the limit is",
         }.get(belief.how or How.MASK, "")
 

@@ -141,9 +141,7 @@ def _blind(seen: Seen, known: _Known, vital: Collection[str]) -> int:
     for (group, _), points in seen.instances.items():
         number, silent = newest(points), newest(seen.silent.get((group, ()), ()))
         judged = [
-            sum(
-                newest(row) for (verdict,), row in known.verdicts.get((group, rule), {}).items() if verdict != "unknown"
-            )
+            sum(newest(row) for (state,), row in known.verdicts.get((group, rule), {}).items() if state != "unknown")
             for rule in vital
         ]
         able = min((number, *judged))

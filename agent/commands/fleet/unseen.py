@@ -54,9 +54,9 @@ def _instances(seen: Seen, names: Names) -> Iterator[Unseen]:
 def _rules(seen: Seen, found: Collection[str]) -> Iterator[Unseen]:
     """Rules that agents cannot judge where they stand: those that are found elsewhere first, then by how many cannot."""
     unknown: defaultdict[str, int] = defaultdict(int)
-    for group, (rule, verdict) in seen.verdicts:
-        if verdict == "unknown":
-            unknown[rule] += _now(seen.verdicts, group, (rule, verdict))
+    for group, (rule, state) in seen.verdicts:
+        if state == "unknown":
+            unknown[rule] += _now(seen.verdicts, group, (rule, state))
     number = sum(_now(seen.instances, group) for group, _ in seen.instances)
     alike: defaultdict[tuple[bool, int], list[str]] = defaultdict(list)
     for rule, count in unknown.items():

@@ -53,7 +53,7 @@ SETTLED = Threshold(
     "time over which the app's use of CPU is known, at least, for the limit to have met nothing but the agent's probe",
     8.0,
     "seconds",
-    "in the first seconds an app that starts, or works in bursts, looks idle",
+    "in the first seconds an app that starts, or works in bursts, seems idle",
 )
 PERIODS = Threshold(
     "throttled periods of all in which the group ran, at least",

@@ -101,7 +101,8 @@ def test_the_command_line_is_accepted(words: tuple[str, ...]) -> None:
             tuple(word.removeprefix("--set=").split("=", 1)) for word in options.passed if word.startswith("--set=")
         ]
     else:
-        replaced = ["explain", "cpu_stolen"] if words == ("explain", "RULE") else list(words)
+        named = {("explain", "RULE"): ["explain", "cpu_stolen"], ("fleet",): ["fleet", "http://prometheus:9090"]}
+        replaced = named.get(words, list(words))
         arguments = build_parser(cli._HANDLERS).parse_args(replaced)
         flags = getattr(arguments, "set", [])
     load(None, {}, [(key, value) for key, value in flags], known_rules=tuple(BY_ID))

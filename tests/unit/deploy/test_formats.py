@@ -26,6 +26,7 @@ CHECKED = {
     "ecs/*.json": "test_amazon_accepts_the_task_definition",
     "fly/*.toml": "test_fly_knows_every_field",
     "helm/**/*": "test_rendered",
+    "image/*": "test_deploy, test_launcher; `make image` runs them",
     "in-app/Dockerfile": "test_hadolint_accepts_the_dockerfile",
     "kubernetes/base/*.yaml": "test_rendered, test_deploy",
     "kubernetes/overlays/*/kustomization.yaml": "test_rendered",

@@ -96,7 +96,7 @@ def test_what_a_runtime_tells_of_itself_stands_above_what_is_seen_from_outside(
     judgement = judge(UNUSABLE, made)
     assert isinstance(judgement, verdict), judgement
     if isinstance(judgement, Present):
-        assert "as it tells itself" in judgement.evidence[1].text
+        assert "as it reports itself" in judgement.evidence[1].text
         assert "runtime.GOMAXPROCS" in judgement.advice.changes[0]
 
 
