@@ -35,6 +35,8 @@ class Copy:
         self.root = root
         shutil.copytree(ROOT, root, ignore=COPIED, symlinks=True)
         shutil.copy(ROOT / ".dockerignore", root)
+        for part in (".ci", ".github"):
+            shutil.copytree(ROOT / part, root / part)
         self.written: list[str] = []
 
     def follow(self, guide: str) -> None:
