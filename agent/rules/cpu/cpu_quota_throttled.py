@@ -50,8 +50,8 @@ WORK = Threshold(
     "an agent in the same group uses a tenth of that, `doctor` half",
 )
 SETTLED = Threshold(
-    "time over which the app's use of CPU is known, at least, for the limit to have met nothing but the agent's probe",
-    8.0,
+    "time over which the app's use of CPU is known, more than, for the limit to have met nothing but the agent's probe",
+    5.0,
     "seconds",
     "in the first seconds an app that starts, or works in bursts, seems idle",
 )
@@ -133,9 +133,9 @@ def _target(history: History, target: str) -> Judgement:
         if used is not None and used >= WORK.value and held.share <= FREE.value:
             why = f"the app uses {used:.2f} of {limit.cores:.2f} cores and is not held: its bursts are shorter than {burn:.3f} s"
             return Absent(why, (Evidence(why, used, "cores"),))
-        if known < SETTLED.value:
+        if known <= SETTLED.value:
             why = f"a burst of the agent's own was stopped; what the app wants has been seen for {known:.0f} s"
-            return Unknown(why, f"wait: it takes {SETTLED.value:g} s", Code.NOT_YET)
+            return Unknown(why, f"wait: it takes more than {SETTLED.value:g} s", Code.NOT_YET)
         text = (
             f"a burst was stopped after {burn:.3f} s of CPU and frozen for {last.longest:.3f} s; "
             "of late only the agent's own probe has met the limit"
