@@ -16,7 +16,8 @@ import asyncio
 import resource
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from ssl import SSLContext
 from typing import Any, Protocol
 
 from exporters.sparing import Sparing
@@ -52,18 +53,27 @@ def most_for_descriptors(most: int) -> int:
 
 
 class Acceptor:
-    """Accepts on ``sock``, at most ``most`` connections at a time; ``make`` gives the protocol of one that has spoken.
+    """Accepts on ``socks``, at most ``most`` connections at a time; ``make`` gives the protocol of one that has spoken.
 
-    The protocol calls :meth:`forget` at its end.  Who says nothing for ``patience`` seconds is closed.
+    The protocol calls :meth:`forget` at its end.  Who says nothing for ``patience`` seconds is closed, and who does not
+    get through the handshake of ``tls`` in that time.
     """
 
-    def __init__(self, sock: socket.socket, most: int, make: Callable[[], Any], patience: float) -> None:
-        self._sock, self._most, self._make, self._patience = sock, most, make, patience
+    def __init__(
+        self,
+        socks: Sequence[socket.socket],
+        most: int,
+        make: Callable[[], Any],
+        patience: float,
+        tls: Callable[[], SSLContext | None] = lambda: None,
+    ) -> None:
+        self._socks, self._most, self._make, self._patience, self._tls = socks, most, make, patience, tls
         self._loop = asyncio.get_running_loop()
         #: Accepted, and nothing has come yet: since when, the oldest first.
         self._silent: dict[socket.socket, float] = {}
         self._clients: set[Client] = set()
-        self._beginning: set[asyncio.Task[Any]] = set()
+        #: Those whose connection is not made yet, because of the handshake.
+        self._beginning: dict[Client, asyncio.Task[Any]] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._rest: asyncio.TimerHandle | None = None
         self._may_close, self._reckoned = float(MOST_CLOSED_AT_ONCE), self._loop.time()
@@ -75,14 +85,18 @@ class Acceptor:
     def open(self) -> None:
         """Accept from now on."""
         self._rest = None
-        self._loop.add_reader(self._sock, self._accept)
+        for sock in self._socks:
+            self._loop.add_reader(sock, self._accept, sock)
 
     def close(self) -> None:
         """Accept no more and close those that have not spoken; the others are not touched."""
         for timer in (self._rest, self._sweep):
             if timer is not None:
                 timer.cancel()
-        self._loop.remove_reader(self._sock)
+        for sock in self._socks:
+            self._loop.remove_reader(sock)
+        for task in self._beginning.values():
+            task.cancel()
         for silent in list(self._silent):
             self._leave(silent).close()
 
@@ -90,12 +104,12 @@ class Acceptor:
         """A connection has ended."""
         self._clients.discard(client)
 
-    def _accept(self) -> None:
+    def _accept(self, sock: socket.socket) -> None:
         for _ in range(max(1, self._most // 4)):  # so that those who have spoken are heard in between
             if len(self._silent) + len(self._clients) >= self._most and not self._make_room():
                 return
             try:
-                accepted, _ = self._sock.accept()
+                accepted, _ = sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -114,10 +128,17 @@ class Acceptor:
         client = self._make()
         client.idle_since = self._loop.time()
         self._clients.add(client)
-        begin = self._loop.connect_accepted_socket(lambda: client, self._leave(accepted))
-        task = self._loop.create_task(begin)
-        self._beginning.add(task)
-        task.add_done_callback(self._beginning.discard)
+        context = self._tls()
+        times = {"ssl_handshake_timeout": self._patience, "ssl_shutdown_timeout": self._patience} if context else {}
+        begin = self._loop.connect_accepted_socket(lambda: client, self._leave(accepted), ssl=context, **times)
+        self._beginning[client] = task = self._loop.create_task(begin)
+        task.add_done_callback(lambda _: self._begun(client, task))
+
+    def _begun(self, client: Client, task: asyncio.Task[Any]) -> None:
+        """The connection is made, or the handshake went wrong, which is the other side's affair."""
+        self._beginning.pop(client, None)
+        if task.cancelled() or task.exception() is not None:
+            self.forget(client)
 
     def _leave(self, accepted: socket.socket) -> socket.socket:
         del self._silent[accepted]
@@ -139,13 +160,17 @@ class Acceptor:
                 break
             self._spoke(oldest)
         else:
-            idle = [client for client in self._clients if not client.busy]
+            encrypted = self._tls() is not None
+            idle = [each for each in self._clients if not each.busy or (encrypted and each in self._beginning)]
             if not idle:
                 self._pause(SHORT_PAUSE_SECONDS)
                 return False
             idlest = min(idle, key=lambda client: client.idle_since)
             self._clients.discard(idlest)
-            idlest.close_now()
+            if idlest in self._beginning:
+                self._beginning.pop(idlest).cancel()
+            else:
+                idlest.close_now()
         self._may_close -= 1
         self._closed.note(most=self._most)
         return True
@@ -161,7 +186,8 @@ class Acceptor:
             self._leave(silent).close()
 
     def _pause(self, seconds: float) -> None:
-        self._loop.remove_reader(self._sock)
+        for sock in self._socks:
+            self._loop.remove_reader(sock)
         if self._rest is not None:
             self._rest.cancel()
         self._rest = self._loop.call_later(seconds, self.open)

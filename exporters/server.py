@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from ssl import SSLContext
 from typing import Any
 
 from exporters.accept import Acceptor, most_for_descriptors
@@ -26,28 +26,10 @@ REQUEST_SECONDS = 10
 #: a byte each.  h11 takes 15 us for such a chunk, so a megabyte of them would hold up the loop for seconds.
 MOST_UNANSWERED_BYTES = 32 * 1024
 MOST_HEAD_BYTES = 16 * 1024
-#: Clients that wait in the kernel until they are accepted; the others come again after a second.
-BACKLOG = 2048
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket, bound before anything else is started.  Raises OSError (address in use)."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sets TCP_NODELAY only on sockets that say their protocol; without it answers wait 40 ms.
-    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(("127.0.0.1" if host == "localhost" else host, port))
-        sock.listen(BACKLOG)
-        sock.setblocking(False)
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def prepare(app: Any, most_connections: int) -> Server:
-    """The server, with everything imported and nothing running."""
+def prepare(app: Any, most_connections: int, tls: Callable[[], SSLContext | None] = lambda: None) -> Server:
+    """The server, with everything imported and nothing running; ``tls`` says how the next connection begins."""
     import uvicorn  # noqa: PLC0415 - with FastAPI, only when there is something to serve
     from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415
 
@@ -107,12 +89,12 @@ def prepare(app: Any, most_connections: int) -> Server:
 
         stop: asyncio.Event
 
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        async def startup(self, sockets: list[Any] | None = None) -> None:
             await self.lifespan.startup()
-            assert sockets, "the socket is bound by us"
+            assert sockets, "they are bound by us"
             self.servers = []
             most = most_for_descriptors(most_connections)
-            self.acceptor = Acceptor(sockets[0], most, self._client, REQUEST_SECONDS)
+            self.acceptor = Acceptor(sockets, most, self._client, REQUEST_SECONDS, tls)
             self.acceptor.open()
             self.started = True
 
@@ -145,7 +127,7 @@ class Server:
     def __init__(self, inner: Any) -> None:
         self._inner = inner
 
-    async def serve(self, sock: socket.socket, stop: asyncio.Event) -> None:
+    async def serve(self, socks: Sequence[Any], stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, then finish what is under way, for two seconds at most."""
         self._inner.stop = stop
-        await self._inner.serve(sockets=[sock])
+        await self._inner.serve(sockets=list(socks))

@@ -15,16 +15,18 @@ from typing import Any, Literal
 
 from agent import __version__
 from agent.app import Agent
+from agent.commands.doors import CannotServe, login_of, open_doors
 from agent.commands.exits import UNAVAILABLE, complain
 from agent.diagnosis import Change, as_event
 from agent.report import Report, to_json
-from agent.settings.load import Config, parse_address
+from agent.settings.load import Config
 from exporters import console, server
 from exporters.board import Board, in_foreground
 from exporters.cloud_logging import CloudLog
 from exporters.failures import Failures
 from exporters.guard import Guard, Hosts, own_names
 from exporters.json_log import LineHandler, LineWriter, line, severity_of, strings
+from exporters.listen import urls
 from exporters.pages import Front, Pages
 from exporters.prometheus import MetricsPage
 from probes import READINGS
@@ -60,11 +62,11 @@ class ChangeNotifier:
         cloud = self._cloud
         return {"written": cloud.written, "dropped": cloud.dropped} if cloud is not None else {}
 
-    def greet(self, address: Sequence[Any]) -> None:
+    def greet(self, urls: Sequence[str]) -> None:
         """Say on standard error where the pages are."""
-        host, port = address[0], address[1]
-        base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        base, *others = urls
         text = f"stallscope {__version__}: page {base}/  report {base}/report.txt  JSON {base}/health  metrics {base}/metrics"
+        text += f"  also at {', '.join(others)}" if others else ""
         if self._errors is not None:
             self._errors.write(line("started", "INFO", text, {}))
             return
@@ -145,12 +147,11 @@ def _cloud_log(config: Config) -> CloudLog | None:
 
 async def serve_until_stopped(config: Config, *, as_json: bool, until_stdin_ends: bool = False) -> int:
     """Run until SIGTERM or SIGINT, or until nobody holds the other end of standard input.  Returns the exit code."""
-    address = parse_address(config.http.listen)
     try:
-        sock = server.bind(*address)
-    except OSError as error:
-        complain(f"http.listen = {config.http.listen}: {error.strerror}; choose another with --listen")
-        return UNAVAILABLE
+        socks, access = open_doors(config)
+    except CannotServe as refused:
+        complain(*refused.faults)
+        return refused.code
     notifier = _notifier(config, as_json)
     agent = Agent(config, on_report=notifier.changes)
     page = MetricsPage(agent.state, READINGS)
@@ -159,10 +160,11 @@ async def serve_until_stopped(config: Config, *, as_json: bool, until_stdin_ends
     pages = Pages(agent.state, page, config.http.fail_status)
     project = config.cloud_logging.project or os.environ.get("GOOGLE_CLOUD_PROJECT", "")
     guard = Guard(Hosts(config.http.allowed_hosts, own_names()))
-    app: Any = Failures(Front(pages, _api(pages, agent), guard), notifier.failure, project)
+    front = Front(pages, _api(pages, agent), guard, login_of(config, access))
+    app: Any = Failures(front, notifier.failure, project)
     if config.requests.own:
         app = _counting(app, agent)
-    serving_ready = server.prepare(app, config.http.most_connections)
+    serving_ready = server.prepare(app, config.http.most_connections, access.tls if access else lambda: None)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # until now they ended the process at once: stallscope.py
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -172,12 +174,13 @@ async def serve_until_stopped(config: Config, *, as_json: bool, until_stdin_ends
         await agent.start()
     except OSError as error:
         complain(f"the measuring child cannot be started: {error.strerror}")
-        sock.close()
+        for sock in socks:
+            sock.close()
         return UNAVAILABLE
     gc.enable()
     measuring = asyncio.create_task(agent.run())
-    serving = asyncio.create_task(serving_ready.serve(sock, stop))
-    notifier.greet(sock.getsockname()[:2])
+    serving = asyncio.create_task(serving_ready.serve(socks, stop))
+    notifier.greet(urls(socks, "https" if access and access.tls() else "http"))
     asyncio.get_running_loop().call_later(FIRST_SLOT_SECONDS, agent.schedule.nudge)
     if notifier.form == "text":
         _show_on_terminal(notifier, agent)

@@ -27,6 +27,8 @@ from probes.section import Preset, Section
 from probes.sockets.listening import Listening
 from probes.sockets.registration import Connections
 
+_MOST_ADDRESSES = 8
+
 
 class Address(NamedTuple):
     """Where to listen."""
@@ -49,8 +51,39 @@ def parse_address(text: str) -> Address:
     return Address(host, int(port))
 
 
-def _address(text: str) -> str:
-    parse_address(text)
+def parse_addresses(text: str) -> tuple[Address, ...]:
+    """One or several of them, with commas between.  Raises ValueError."""
+    words = [word.strip() for word in text.split(",")]
+    if len(words) > _MOST_ADDRESSES:
+        raise ValueError(f"must be at most {_MOST_ADDRESSES} addresses")
+    found: list[Address] = []
+    faults = []
+    for word in words:
+        try:
+            found.append(parse_address(word))
+        except ValueError as fault:
+            faults.append(f"{word[:60]!r}: {fault}" if len(words) > 1 else f"{fault}")
+    faults += [f"{word!r} stands there twice" for word in sorted({each for each in words if words.count(each) > 1})]
+    if faults:
+        raise ValueError("; ".join(faults))
+    return tuple(found)
+
+
+def _addresses(text: str) -> str:
+    parse_addresses(text)
+    return text
+
+
+#: What may be open to everybody: what a kubelet asks for, or all the pages.
+_OPEN_PATHS = (
+    "/livez", "/readyz", "/metrics", "/health", "/report.txt", "/", "/timeline", "/page.css", "/page.js", "/requests-in-flight",
+    "/openapi.json",
+)  # fmt: skip
+
+
+def _open_path(text: str) -> str:
+    if text not in _OPEN_PATHS:
+        raise ValueError(f"must be one of {', '.join(_OPEN_PATHS)}")
     return text
 
 
@@ -75,8 +108,12 @@ def _host_pattern(text: str) -> str:
 class Http(Section):
     """The HTTP server."""
 
-    listen: Annotated[str, AfterValidator(_address)] = Field(
-        "127.0.0.1:9768", description="HOST:PORT of /health, /metrics and the rest."
+    listen: Annotated[str, AfterValidator(_addresses)] = Field(
+        "127.0.0.1:9768", description="HOST:PORT of /health, /metrics and the rest; several with commas between."
+    )
+    web_config: str = Field("", max_length=4096, description="A file that says who may ask: TLS, users, tokens.")
+    open_paths: tuple[Annotated[str, AfterValidator(_open_path)], ...] = Field(
+        ("/livez", "/readyz"), max_length=16, description="What is answered without a login where one is asked for."
     )
     fail_status: Annotated[int, AfterValidator(_with_body)] = Field(
         200, ge=200, le=599, description="HTTP status of /health while its status is fail."

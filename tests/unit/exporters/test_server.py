@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agent.settings.schema import Http
-from exporters import accept, server, sparing
+from exporters import accept, listen, server, sparing
 from exporters.pages import TABLE
 from tests.unit.exporters.app import IDLE, SOON, ask, in_time, serving
 
@@ -303,7 +303,7 @@ def test_without_a_descriptor_left_accepting_pauses_and_then_goes_on(
     monkeypatch.setattr(Exhausted, "tries", 0)
 
     async def work() -> None:
-        plain = server.bind("127.0.0.1", 0)
+        plain = listen.bind("127.0.0.1", 0)
         sock = Exhausted(fileno=plain.detach())
         async with serving(sock=sock) as connect:
             assert await ask(connect) == 200
@@ -336,9 +336,9 @@ def test_the_server_ends_although_a_client_holds_its_connection() -> None:
 
 
 def test_a_port_that_is_taken_is_an_os_error_and_leaves_no_socket_behind() -> None:
-    taken = server.bind("127.0.0.1", 0)
+    taken = listen.bind("127.0.0.1", 0)
     try:
         with pytest.raises(OSError, match="in use"):
-            server.bind("127.0.0.1", taken.getsockname()[1])
+            listen.bind("127.0.0.1", taken.getsockname()[1])
     finally:
         taken.close()
