@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
@@ -22,6 +23,7 @@ from probes.host.registration import Cgroup, Demand, Platform
 from probes.logs.registration import LogDelivery, Logs
 from probes.names.probe import Names
 from probes.postgres.registration import Postgres
+from probes.reading import Stability
 from probes.redis.registration import Redis
 from probes.section import Preset, Section
 from probes.sockets.listening import Listening
@@ -108,6 +110,9 @@ def _host_pattern(text: str) -> str:
 class Http(Section):
     """The HTTP server."""
 
+    stability: ClassVar[Stability] = "stable"
+    otherwise: ClassVar[Mapping[str, Stability]] = {"web_config": "beta", "open_paths": "beta"}
+
     listen: Annotated[str, AfterValidator(_addresses)] = Field(
         "127.0.0.1:9768", description="HOST:PORT of /health, /metrics and the rest; several with commas between."
     )
@@ -131,6 +136,7 @@ class Http(Section):
 class Budget(Section):
     """What the agent may use: checked when the settings are read, enforced while it runs."""
 
+    stability: ClassVar[Stability] = "stable"
     doctor: ClassVar[Preset] = {"cpu_ratio": 0.5}
 
     cpu_ratio: float = Field(0.01, ge=0.001, le=0.5, description="Agent and child together, share of one core.")
@@ -142,17 +148,23 @@ class Budget(Section):
 class History(Section):
     """How much is remembered."""
 
+    stability: ClassVar[Stability] = "stable"
+
     seconds: float = Field(600.0, ge=120, le=3600, description="Length of the history.")
 
 
 class Rules(Section):
     """Which rules run."""
 
+    stability: ClassVar[Stability] = "stable"
+
     disabled: tuple[str, ...] = Field((), description="Rule ids that are not judged.")
 
 
 class Log(Section):
     """Lines on standard output."""
+
+    stability: ClassVar[Stability] = "stable"
 
     format: Literal["json", "none"] = Field("json", description="json: one line per change; none: silence.")
 

@@ -48,7 +48,7 @@ from typing import ClassVar, TypeVar
 
 from probes.kernel_files import why
 from probes.labels import OTHER
-from probes.reading import Code, NoData, Reading, Unseen, gauge, increment
+from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge, increment
 from probes.sockets import netlink, proc_net
 from probes.sockets.classify import Key, Seen, settle
 from probes.sockets.services import DEFAULT_PORTS
@@ -86,6 +86,7 @@ class ConnectionsReading(Reading):
     """
 
     probe: ClassVar[str] = "connections"
+    stability: ClassVar[Stability] = "stable"
 
     connections: Mapping[str, float] | None = gauge("Connections established or being established", by="remote")
     unread_ratio: Mapping[str, float] | None = gauge(
