@@ -194,6 +194,22 @@ def _report(arguments: argparse.Namespace) -> int:
         raise Refused(UNAVAILABLE, f"{url}: the answer is not a whole report of stallscope") from None
 
 
+def _mcp(arguments: argparse.Namespace) -> int:
+    config = _load(arguments, to_measure=False)
+    from agent.commands.mcp import Tools, serve  # noqa: PLC0415 - only here
+    from agent.commands.report import Unreachable, local_agent, pass_for  # noqa: PLC0415 - same
+
+    gc.enable()
+    try:
+        shown = pass_for(arguments.login_file, arguments.ca_file)
+        serve(Tools(config, arguments.url or local_agent(os.environ), shown))
+    except Unreachable as error:
+        raise Refused(UNAVAILABLE, f"{error}") from None
+    except ImportError:
+        raise Refused(UNAVAILABLE, "mcp needs a package more: pip install 'stallscope[mcp]'") from None
+    return HEALTHY
+
+
 def _check_config(arguments: argparse.Namespace) -> int:
     config = _load(arguments, to_measure=False)
     from agent.commands.doors import web_config_remarks  # noqa: PLC0415 - only here
@@ -260,5 +276,5 @@ def _help(_: argparse.Namespace) -> int:
 
 _HANDLERS: dict[str, Handler] = {
     "": _help, "run": _run, "exec": _help, "doctor": _doctor, "demo": _demo, "report": _report, "check-config": _check_config,
-    "explain": _explain, "hooks": _hooks, "completion": _completion,
+    "mcp": _mcp, "explain": _explain, "hooks": _hooks, "completion": _completion,
 }  # fmt: skip

@@ -87,6 +87,9 @@ def build_parser(handlers: Mapping[str, Handler]) -> argparse.ArgumentParser:
         help="the address of the agent or of one of its pages (default: that on this machine)",
     )
     _add_login(report)
+    mcp = add("mcp", "tools for an assistant, over standard input and output (Model Context Protocol)", settings)
+    mcp.add_argument("url", metavar="URL", nargs="?", help="the agent to ask (default: that on this machine)")
+    _add_login(mcp)
     add("check-config", "check the settings and show them", settings, output)
     explain = add("explain", "what a finding means and how it is judged", output)
     explain.add_argument("rule", nargs="?", metavar="RULE", help="one rule (default: list them)")

@@ -30,7 +30,7 @@ from stallscope import own_first
 from tests.unit.golden import fixed
 
 ROOT = Path(__file__).resolve().parents[4]
-COMMANDS = ("run", "exec", "doctor", "demo", "report", "check-config", "explain", "hooks", "completion")
+COMMANDS = ("run", "exec", "doctor", "demo", "report", "mcp", "check-config", "explain", "hooks", "completion")
 
 Output = pytest.CaptureFixture[str]
 
