@@ -36,7 +36,8 @@ def health_schema() -> dict[str, Any]:
 def page_responses(path: str, description: str, media_type: str, fail_status: int) -> dict[int | str, dict[str, Any]]:
     """The answers of one page; :func:`complete` adds the report's schema to those of ``/health``."""
     kind = media_type.partition(";")[0]
-    content: dict[str, Any] = {kind: {} if path == "/health" else {"schema": {"type": "string"}}}
+    whole = {"type": "object" if kind == "application/json" else "string"}
+    content: dict[str, Any] = {kind: {} if path == "/health" else {"schema": whole}}
     answers: dict[int | str, dict[str, Any]] = {200: {"description": description, "content": content}}
     if path == "/health":
         answers.setdefault(fail_status, {"description": "fail: a critical finding", "content": dict(content)})
