@@ -15,6 +15,7 @@ from ssl import SSLContext
 from typing import Any
 
 from exporters.accept import Acceptor, most_for_descriptors
+from exporters.meter import Meter
 
 #: A client that keeps its connection open unused between two requests is given up after this: longer than any usual
 #: scrape interval, or the scraper meets a connection that is just being closed.
@@ -28,8 +29,17 @@ MOST_UNANSWERED_BYTES = 32 * 1024
 MOST_HEAD_BYTES = 16 * 1024
 
 
-def prepare(app: Any, most_connections: int, tls: Callable[[], SSLContext | None] = lambda: None) -> Server:
-    """The server, with everything imported and nothing running; ``tls`` says how the next connection begins."""
+def prepare(
+    app: Any,
+    most_connections: int,
+    tls: Callable[[], SSLContext | None] = lambda: None,
+    meter: Meter | None = None,
+) -> Server:
+    """The server, with everything imported and nothing running.
+
+    ``tls`` says how the next connection begins; what requests cost is added to ``meter``.
+    """
+    spent = meter or Meter()
     import uvicorn  # noqa: PLC0415 - with FastAPI, only when there is something to serve
     from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415
 
@@ -65,7 +75,7 @@ def prepare(app: Any, most_connections: int, tls: Callable[[], SSLContext | None
                 return
             if not self._deadline or self._deadline.when() > self.loop.time() + REQUEST_SECONDS:
                 self._expect(REQUEST_SECONDS)
-            super().data_received(data)
+            spent.add(lambda: super(Protocol, self).data_received(data))
 
         def on_response_complete(self) -> None:
             self.idle_since, self._unanswered = self.loop.time(), 0
@@ -113,7 +123,7 @@ def prepare(app: Any, most_connections: int, tls: Callable[[], SSLContext | None
             yield
 
     config = uvicorn.Config(
-        app, http=Protocol, ws="none", lifespan="off", log_config=None, access_log=False,
+        spent.application(app), http=Protocol, ws="none", lifespan="off", log_config=None, access_log=False,
         server_header=False, date_header=False,
         timeout_keep_alive=IDLE_SECONDS, timeout_graceful_shutdown=2, h11_max_incomplete_event_size=MOST_HEAD_BYTES,
     )  # fmt: skip

@@ -27,6 +27,7 @@ from exporters.failures import Failures
 from exporters.guard import Guard, Hosts, own_names
 from exporters.json_log import LineHandler, LineWriter, line, severity_of, strings
 from exporters.listen import urls
+from exporters.meter import Meter
 from exporters.pages import Front, Pages
 from exporters.prometheus import MetricsPage
 from probes import READINGS
@@ -160,11 +161,13 @@ async def serve_until_stopped(config: Config, *, as_json: bool, until_stdin_ends
     pages = Pages(agent.state, page, config.http.fail_status)
     project = config.cloud_logging.project or os.environ.get("GOOGLE_CLOUD_PROJECT", "")
     guard = Guard(Hosts(config.http.allowed_hosts, own_names()))
-    front = Front(pages, _api(pages, agent), guard, login_of(config, access))
+    login, meter = login_of(config, access), Meter()
+    front = Front(pages, _api(pages, agent), guard, login)
     app: Any = Failures(front, notifier.failure, project)
     if config.requests.own:
         app = _counting(app, agent)
-    serving_ready = server.prepare(app, config.http.most_connections, access.tls if access else lambda: None)
+    serving_ready = server.prepare(app, config.http.most_connections, access.tls if access else lambda: None, meter)
+    agent.cost.others = lambda: meter.seconds + (login.cpu_seconds if login else 0.0)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # until now they ended the process at once: stallscope.py
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
