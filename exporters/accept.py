@@ -2,9 +2,9 @@
 
 A kubelet restarts an agent whose /livez does not answer, so nobody may keep it from answering by holding connections.
 Whoever connects costs a descriptor until the first byte has come; then uvicorn gets the connection.  When all are taken,
-the one that has been silent or idle for longest is closed, never one that is being answered.  Thousands at once are
-gone through at once; who connects again and again to be closed again costs at most ``MOST_CLOSED_PER_SECOND``, and the
-others wait in the kernel's backlog meanwhile.
+the one that has kept us waiting for a request for longest is closed, else the one that was idle for longest since its
+last; never one that is being answered.  Thousands at once are gone through at once; who connects again and again to be
+closed again costs at most ``MOST_CLOSED_PER_SECOND``, and the others wait in the kernel's backlog meanwhile.
 
 Out of descriptors the listening socket stays readable, so a loop that went on would spin (asyncio's of Python 3.11 logs
 each of its 2,048 tries a second): accepting pauses instead.
@@ -41,8 +41,13 @@ class Client(Protocol):
         """Whether a whole request of it is being answered."""
         ...
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether it has begun a request and not ended it, or never asked for anything yet."""
+        ...
+
     def close_now(self) -> None:
-        """Close without waiting for the other side."""
+        """Close without waiting for the other side; nothing while the connection is not made yet."""
         ...
 
 
@@ -105,7 +110,7 @@ class Acceptor:
         self._clients.discard(client)
 
     def _accept(self, sock: socket.socket) -> None:
-        for _ in range(max(1, self._most // 4)):  # so that those who have spoken are heard in between
+        for _ in range(max(1, self._most // 8)):  # so that those who have spoken are heard in between
             if len(self._silent) + len(self._clients) >= self._most and not self._make_room():
                 return
             try:
@@ -153,27 +158,31 @@ class Acceptor:
         if self._may_close < 1:
             self._pause(SHORT_PAUSE_SECONDS)
             return False
-        while self._silent:
-            oldest = next(iter(self._silent))
-            if not _readable(oldest):
-                self._leave(oldest).close()
+        while True:
+            silent = next(iter(self._silent), None)
+            asking = min((each for each in self._clients if self._unfinished(each)), key=_since, default=None)
+            if silent is not None and (asking is None or self._silent[silent] <= asking.idle_since):
+                if _readable(silent):
+                    self._spoke(silent)
+                    continue
+                self._leave(silent).close()
                 break
-            self._spoke(oldest)
-        else:
-            encrypted = self._tls() is not None
-            idle = [each for each in self._clients if not each.busy or (encrypted and each in self._beginning)]
-            if not idle:
+            idlest = asking or min((each for each in self._clients if not each.busy), key=_since, default=None)
+            if idlest is None:
                 self._pause(SHORT_PAUSE_SECONDS)
                 return False
-            idlest = min(idle, key=lambda client: client.idle_since)
             self._clients.discard(idlest)
             if idlest in self._beginning:
-                self._beginning.pop(idlest).cancel()
-            else:
-                idlest.close_now()
+                self._beginning[idlest].cancel()  # in vain when its last step is due: then there is something to close
+            idlest.close_now()
+            break
         self._may_close -= 1
         self._closed.note(most=self._most)
         return True
+
+    def _unfinished(self, client: Client) -> bool:
+        """Whether it has not got through its handshake, or to the end of its request."""
+        return client.unfinished or (client in self._beginning and self._tls() is not None)
 
     def _close_silent(self) -> None:
         """Close those who have been silent for too long, and come again for the next."""
@@ -191,6 +200,10 @@ class Acceptor:
         if self._rest is not None:
             self._rest.cancel()
         self._rest = self._loop.call_later(seconds, self.open)
+
+
+def _since(client: Client) -> float:
+    return client.idle_since
 
 
 def _readable(sock: socket.socket) -> bool:

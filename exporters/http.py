@@ -109,7 +109,7 @@ def _parse_in_flight(raw: bytes) -> tuple[str, int]:
     faults = [f"{key}: no such field" for key in body if key not in ("in_flight", "source")]
     if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MOST_IN_FLIGHT:
         faults.append(f"in_flight = {count!r}: must be a whole number of 0 to {MOST_IN_FLIGHT}")
-    if not isinstance(source, str) or not 1 <= len(source) <= 32 or not source.isprintable():
+    if not isinstance(source, str) or not schema.is_plain(source):
         faults.append("source: must be 1 to 32 printable characters")
     if faults or not isinstance(count, int):
         raise ValueError("; ".join(faults))

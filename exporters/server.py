@@ -54,21 +54,30 @@ def prepare(
         idle_since = 0.0
         forget: Callable[[Any], None]
         _unanswered = 0
+        _heard = _answered = False
         _deadline: asyncio.TimerHandle | None = None
 
         @property
         def busy(self) -> bool:
+            if self.transport is None or not (self._heard or self.scheme == "https"):
+                return True  # its first bytes lie in the kernel, and are read in a moment
             cycle = self.cycle
-            return self.transport is None or (cycle is not None and not cycle.more_body and not cycle.response_complete)
+            return cycle is not None and not cycle.more_body and not cycle.response_complete
+
+        @property
+        def unfinished(self) -> bool:
+            return not self.busy and (self._unanswered > 0 or not self._answered)
 
         def close_now(self) -> None:
-            self.transport.abort()
+            if self.transport is not None:
+                self.transport.abort()
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._expect(REQUEST_SECONDS)
 
         def data_received(self, data: bytes) -> None:
+            self._heard = True
             self._unanswered += len(data)
             if self._unanswered > MOST_UNANSWERED_BYTES:
                 self.transport.abort()
@@ -78,7 +87,7 @@ def prepare(
             spent.add(lambda: super(Protocol, self).data_received(data))
 
         def on_response_complete(self) -> None:
-            self.idle_since, self._unanswered = self.loop.time(), 0
+            self.idle_since, self._unanswered, self._answered = self.loop.time(), 0, True
             self._expect(IDLE_SECONDS)
             super().on_response_complete()
             if self.cycle is not None and not self.cycle.response_complete:

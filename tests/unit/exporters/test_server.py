@@ -342,3 +342,25 @@ def test_a_port_that_is_taken_is_an_os_error_and_leaves_no_socket_behind() -> No
             listen.bind("127.0.0.1", taken.getsockname()[1])
     finally:
         taken.close()
+
+
+def test_who_has_just_connected_and_not_spoken_yet_is_closed_after_those_who_have_kept_us_waiting_for_longer() -> None:
+    async def work() -> None:
+        async with serving(most_connections=4) as connect:
+            for _ in range(4):
+                _, writer = await connect()
+                writer.write(b"GET /li")
+            assert await ask(connect) == 200  # and all of them have been heard
+            for _ in range(4):
+                _, writer = await connect()
+                writer.write(b"GET /li")
+            await asyncio.sleep(IDLE)
+            reader, writer = await connect()  # silent for now
+            for _ in range(3):
+                _, other = await connect()
+                other.write(b"GET /li")
+            await asyncio.sleep(IDLE)
+            writer.write(_WHOLE)
+            assert (await reader.readline()).split()[1] == b"200"
+
+    in_time(work)
