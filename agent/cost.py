@@ -24,6 +24,8 @@ class Cost:
         self._child_seconds = self._gone_seconds = 0.0
         self._started = clock()
         self._samples: deque[tuple[float, float]] = deque()
+        #: CPU seconds that are not measuring's, and not held against its budget: what clients of the pages cost.
+        self.others: Callable[[], float] = lambda: 0.0
 
     @property
     def uptime_seconds(self) -> float:
@@ -46,7 +48,7 @@ class Cost:
         except psutil.Error:
             pass  # it ended between two samples: the suspension probe says so
         seconds = time.process_time() + self._gone_seconds + self._child_seconds
-        self._remember(seconds)
+        self._remember(seconds - self.others())
         return seconds, memory
 
     def _remember(self, seconds: float) -> None:
@@ -58,7 +60,7 @@ class Cost:
             self._samples.popleft()
 
     def ratio(self) -> float | None:
-        """CPU used over the last five minutes as a share of one core; ``None`` in the first two."""
+        """CPU that measuring used over the last five minutes, as a share of one core; ``None`` in the first two."""
         if not self._samples or self._samples[-1][0] - self._samples[0][0] < GRACE_SECONDS:
             return None
         (start, before), (end, now) = self._samples[0], self._samples[-1]

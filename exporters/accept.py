@@ -2,9 +2,9 @@
 
 A kubelet restarts an agent whose /livez does not answer, so nobody may keep it from answering by holding connections.
 Whoever connects costs a descriptor until the first byte has come; then uvicorn gets the connection.  When all are taken,
-the one that has been silent or idle for longest is closed, never one that is being answered.  Thousands at once are
-gone through at once; who connects again and again to be closed again costs at most ``MOST_CLOSED_PER_SECOND``, and the
-others wait in the kernel's backlog meanwhile.
+the one that has kept us waiting for a request for longest is closed, else the one that was idle for longest since its
+last; never one that is being answered.  Thousands at once are gone through at once; who connects again and again to be
+closed again costs at most ``MOST_CLOSED_PER_SECOND``, and the others wait in the kernel's backlog meanwhile.
 
 Out of descriptors the listening socket stays readable, so a loop that went on would spin (asyncio's of Python 3.11 logs
 each of its 2,048 tries a second): accepting pauses instead.
@@ -16,7 +16,8 @@ import asyncio
 import resource
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from ssl import SSLContext
 from typing import Any, Protocol
 
 from exporters.sparing import Sparing
@@ -40,8 +41,13 @@ class Client(Protocol):
         """Whether a whole request of it is being answered."""
         ...
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether it has begun a request and not ended it, or never asked for anything yet."""
+        ...
+
     def close_now(self) -> None:
-        """Close without waiting for the other side."""
+        """Close without waiting for the other side; nothing while the connection is not made yet."""
         ...
 
 
@@ -52,18 +58,27 @@ def most_for_descriptors(most: int) -> int:
 
 
 class Acceptor:
-    """Accepts on ``sock``, at most ``most`` connections at a time; ``make`` gives the protocol of one that has spoken.
+    """Accepts on ``socks``, at most ``most`` connections at a time; ``make`` gives the protocol of one that has spoken.
 
-    The protocol calls :meth:`forget` at its end.  Who says nothing for ``patience`` seconds is closed.
+    The protocol calls :meth:`forget` at its end.  Who says nothing for ``patience`` seconds is closed, and who does not
+    get through the handshake of ``tls`` in that time.
     """
 
-    def __init__(self, sock: socket.socket, most: int, make: Callable[[], Any], patience: float) -> None:
-        self._sock, self._most, self._make, self._patience = sock, most, make, patience
+    def __init__(
+        self,
+        socks: Sequence[socket.socket],
+        most: int,
+        make: Callable[[], Any],
+        patience: float,
+        tls: Callable[[], SSLContext | None] = lambda: None,
+    ) -> None:
+        self._socks, self._most, self._make, self._patience, self._tls = socks, most, make, patience, tls
         self._loop = asyncio.get_running_loop()
         #: Accepted, and nothing has come yet: since when, the oldest first.
         self._silent: dict[socket.socket, float] = {}
         self._clients: set[Client] = set()
-        self._beginning: set[asyncio.Task[Any]] = set()
+        #: Those whose connection is not made yet, because of the handshake.
+        self._beginning: dict[Client, asyncio.Task[Any]] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._rest: asyncio.TimerHandle | None = None
         self._may_close, self._reckoned = float(MOST_CLOSED_AT_ONCE), self._loop.time()
@@ -75,14 +90,18 @@ class Acceptor:
     def open(self) -> None:
         """Accept from now on."""
         self._rest = None
-        self._loop.add_reader(self._sock, self._accept)
+        for sock in self._socks:
+            self._loop.add_reader(sock, self._accept, sock)
 
     def close(self) -> None:
         """Accept no more and close those that have not spoken; the others are not touched."""
         for timer in (self._rest, self._sweep):
             if timer is not None:
                 timer.cancel()
-        self._loop.remove_reader(self._sock)
+        for sock in self._socks:
+            self._loop.remove_reader(sock)
+        for task in self._beginning.values():
+            task.cancel()
         for silent in list(self._silent):
             self._leave(silent).close()
 
@@ -90,12 +109,12 @@ class Acceptor:
         """A connection has ended."""
         self._clients.discard(client)
 
-    def _accept(self) -> None:
-        for _ in range(max(1, self._most // 4)):  # so that those who have spoken are heard in between
+    def _accept(self, sock: socket.socket) -> None:
+        for _ in range(max(1, self._most // 8)):  # so that those who have spoken are heard in between
             if len(self._silent) + len(self._clients) >= self._most and not self._make_room():
                 return
             try:
-                accepted, _ = self._sock.accept()
+                accepted, _ = sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -114,10 +133,17 @@ class Acceptor:
         client = self._make()
         client.idle_since = self._loop.time()
         self._clients.add(client)
-        begin = self._loop.connect_accepted_socket(lambda: client, self._leave(accepted))
-        task = self._loop.create_task(begin)
-        self._beginning.add(task)
-        task.add_done_callback(self._beginning.discard)
+        context = self._tls()
+        times = {"ssl_handshake_timeout": self._patience, "ssl_shutdown_timeout": self._patience} if context else {}
+        begin = self._loop.connect_accepted_socket(lambda: client, self._leave(accepted), ssl=context, **times)
+        self._beginning[client] = task = self._loop.create_task(begin)
+        task.add_done_callback(lambda _: self._begun(client, task))
+
+    def _begun(self, client: Client, task: asyncio.Task[Any]) -> None:
+        """The connection is made, or the handshake went wrong, which is the other side's affair."""
+        self._beginning.pop(client, None)
+        if task.cancelled() or task.exception() is not None:
+            self.forget(client)
 
     def _leave(self, accepted: socket.socket) -> socket.socket:
         del self._silent[accepted]
@@ -132,23 +158,31 @@ class Acceptor:
         if self._may_close < 1:
             self._pause(SHORT_PAUSE_SECONDS)
             return False
-        while self._silent:
-            oldest = next(iter(self._silent))
-            if not _readable(oldest):
-                self._leave(oldest).close()
+        while True:
+            silent = next(iter(self._silent), None)
+            asking = min((each for each in self._clients if self._unfinished(each)), key=_since, default=None)
+            if silent is not None and (asking is None or self._silent[silent] <= asking.idle_since):
+                if _readable(silent):
+                    self._spoke(silent)
+                    continue
+                self._leave(silent).close()
                 break
-            self._spoke(oldest)
-        else:
-            idle = [client for client in self._clients if not client.busy]
-            if not idle:
+            idlest = asking or min((each for each in self._clients if not each.busy), key=_since, default=None)
+            if idlest is None:
                 self._pause(SHORT_PAUSE_SECONDS)
                 return False
-            idlest = min(idle, key=lambda client: client.idle_since)
             self._clients.discard(idlest)
+            if idlest in self._beginning:
+                self._beginning[idlest].cancel()  # in vain when its last step is due: then there is something to close
             idlest.close_now()
+            break
         self._may_close -= 1
         self._closed.note(most=self._most)
         return True
+
+    def _unfinished(self, client: Client) -> bool:
+        """Whether it has not got through its handshake, or to the end of its request."""
+        return client.unfinished or (client in self._beginning and self._tls() is not None)
 
     def _close_silent(self) -> None:
         """Close those who have been silent for too long, and come again for the next."""
@@ -161,10 +195,15 @@ class Acceptor:
             self._leave(silent).close()
 
     def _pause(self, seconds: float) -> None:
-        self._loop.remove_reader(self._sock)
+        for sock in self._socks:
+            self._loop.remove_reader(sock)
         if self._rest is not None:
             self._rest.cancel()
         self._rest = self._loop.call_later(seconds, self.open)
+
+
+def _since(client: Client) -> float:
+    return client.idle_since
 
 
 def _readable(sock: socket.socket) -> bool:

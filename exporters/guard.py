@@ -32,6 +32,7 @@ class Refusal(NamedTuple):
 
     status: int
     because: str
+    headers: Mapping[str, str] = {}
 
 
 class Hosts:

@@ -104,10 +104,12 @@ def _parse_in_flight(raw: bytes) -> tuple[str, int]:
     if not isinstance(body, dict):
         raise ValueError('the body must be JSON like {"in_flight": 3}')
     count, source = body.get("in_flight"), body.get("source", "pushed")
+    if isinstance(count, float) and count.is_integer():
+        count = int(count)  # 3.0 is a whole number in JSON
     faults = [f"{key}: no such field" for key in body if key not in ("in_flight", "source")]
     if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MOST_IN_FLIGHT:
         faults.append(f"in_flight = {count!r}: must be a whole number of 0 to {MOST_IN_FLIGHT}")
-    if not isinstance(source, str) or not 1 <= len(source) <= 32 or not source.isprintable():
+    if not isinstance(source, str) or not schema.is_plain(source):
         faults.append("source: must be 1 to 32 printable characters")
     if faults or not isinstance(count, int):
         raise ValueError("; ".join(faults))

@@ -12,13 +12,16 @@ import json
 import secrets
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent.report import to_json
 from agent.snapshot import Snapshot, State
 from exporters import console, page
 from exporters.guard import Guard
 from exporters.prometheus import CONTENT_TYPE, MetricsPage
+
+if TYPE_CHECKING:
+    from exporters.login import Login
 
 HEALTH_TYPE = "application/health+json"
 TEXT_TYPE = "text/plain; charset=utf-8"
@@ -139,19 +142,25 @@ class Front:
     ``rest`` gives the FastAPI application.
     """
 
-    def __init__(self, pages: Pages, rest: Callable[[], Awaitable[Any]], guard: Guard) -> None:
+    def __init__(
+        self, pages: Pages, rest: Callable[[], Awaitable[Any]], guard: Guard, login: Login | None = None
+    ) -> None:
         self._pages, self._rest, self._guard = pages, rest, guard
+        self._login = login
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """One ASGI connection."""
         path, method, asked = scope["path"], scope["method"], dict(scope["headers"])
         row = TABLE.get(path)
         methods = _READ if row is not None else ELSEWHERE.get(path)
+        client = (scope["client"] or ("",))[0]
         refusal = self._guard.page(asked)
+        if refusal is None and self._login is not None:
+            refusal = await self._login.refusal(path, client, asked)
         if refusal is None and method == "POST" and path in ELSEWHERE and method in ELSEWHERE[path]:
-            refusal = self._guard.post((scope["client"] or ("",))[0], asked)
+            refusal = self._guard.post(client, asked)
         if refusal is not None:
-            await _refuse(send, *refusal)
+            await _refuse(send, refusal.status, refusal.because, **refusal.headers)
         elif methods is None:
             await _refuse(send, 404, f"no such page; there are {', '.join(TABLE)}")
         elif method not in methods:

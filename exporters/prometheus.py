@@ -20,8 +20,30 @@ from prometheus_client.samples import Sample
 from agent.report import Finding
 from agent.snapshot import Snapshot, State
 from exporters.series import Series, prefix_of
-from probes.reading import Reading, specs
+from probes.reading import Reading, Stability, specs
 
+#: What the families of the report promise; those of readings are declared beside their fields.
+STABILITY: Mapping[str, Stability] = {
+    "stallscope_rule_verdict": "stable",
+    "stallscope_finding": "stable",
+    "stallscope_finding_share_ratio": "stable",
+    "stallscope_finding_stalled": "beta",
+    "stallscope_cpu_time_ratio": "stable",
+    "stallscope_stalled": "beta",
+    "stallscope_platform": "stable",
+    "stallscope_build": "stable",
+    "stallscope_slots": "stable",
+    "stallscope_probe_last_success_timestamp_seconds": "stable",
+    "stallscope_agent_cpu_seconds": "stable",
+    "stallscope_agent_report_failures": "stable",
+    "stallscope_agent_log_lines_dropped": "stable",
+    "stallscope_agent_cloud_logging_entries": "stable",
+    "stallscope_push_messages": "beta",
+    "stallscope_push_waiting": "beta",
+    "stallscope_series_folded": "internal",
+    "stallscope_agent_resident_memory_bytes": "stable",
+    "stallscope_agent_loop_lateness_seconds": "internal",
+}
 VERDICTS = ("present", "absent", "unknown")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -36,7 +37,8 @@ def health_schema() -> dict[str, Any]:
 def page_responses(path: str, description: str, media_type: str, fail_status: int) -> dict[int | str, dict[str, Any]]:
     """The answers of one page; :func:`complete` adds the report's schema to those of ``/health``."""
     kind = media_type.partition(";")[0]
-    content: dict[str, Any] = {kind: {} if path == "/health" else {"schema": {"type": "string"}}}
+    whole = {"type": "object" if kind == "application/json" else "string"}
+    content: dict[str, Any] = {kind: {} if path == "/health" else {"schema": whole}}
     answers: dict[int | str, dict[str, Any]] = {200: {"description": description, "content": content}}
     if path == "/health":
         answers.setdefault(fail_status, {"description": "fail: a critical finding", "content": dict(content)})
@@ -71,11 +73,23 @@ def in_flight_responses() -> dict[int | str, dict[str, Any]]:
     }
 
 
+#: Nothing that moves a cursor, breaks a line, hides or turns text round, and nothing private: said without names of Unicode, which
+#: not every reader of a schema knows.
+_PLAIN = (
+    r"^[^\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ue000-\uf8ff\ufeff\ufff0-\ufffb]{1,32}$"
+)
+
+
+def is_plain(text: str) -> bool:
+    """Whether the pattern has nothing against it, and every character is one."""
+    return bool(re.fullmatch(_PLAIN, text)) and not any("\ud800" <= each <= "\udfff" for each in text)
+
+
 def in_flight_body() -> dict[str, Any]:
     """The body of POST /requests-in-flight."""
     properties = {
         "in_flight": {"type": "integer", "minimum": 0, "maximum": 1_000_000},
-        "source": {"type": "string", "minLength": 1, "maxLength": 32, "default": "pushed"},
+        "source": {"type": "string", "pattern": _PLAIN, "minLength": 1, "maxLength": 32, "default": "pushed"},
     }
     schema = {
         "type": "object", "required": ["in_flight"], "additionalProperties": False, "properties": properties,

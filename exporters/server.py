@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from ssl import SSLContext
 from typing import Any
 
 from exporters.accept import Acceptor, most_for_descriptors
+from exporters.meter import Meter
 
 #: A client that keeps its connection open unused between two requests is given up after this: longer than any usual
 #: scrape interval, or the scraper meets a connection that is just being closed.
@@ -26,28 +27,19 @@ REQUEST_SECONDS = 10
 #: a byte each.  h11 takes 15 us for such a chunk, so a megabyte of them would hold up the loop for seconds.
 MOST_UNANSWERED_BYTES = 32 * 1024
 MOST_HEAD_BYTES = 16 * 1024
-#: Clients that wait in the kernel until they are accepted; the others come again after a second.
-BACKLOG = 2048
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket, bound before anything else is started.  Raises OSError (address in use)."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sets TCP_NODELAY only on sockets that say their protocol; without it answers wait 40 ms.
-    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(("127.0.0.1" if host == "localhost" else host, port))
-        sock.listen(BACKLOG)
-        sock.setblocking(False)
-    except OSError:
-        sock.close()
-        raise
-    return sock
+def prepare(
+    app: Any,
+    most_connections: int,
+    tls: Callable[[], SSLContext | None] = lambda: None,
+    meter: Meter | None = None,
+) -> Server:
+    """The server, with everything imported and nothing running.
 
-
-def prepare(app: Any, most_connections: int) -> Server:
-    """The server, with everything imported and nothing running."""
+    ``tls`` says how the next connection begins; what requests cost is added to ``meter``.
+    """
+    spent = meter or Meter()
     import uvicorn  # noqa: PLC0415 - with FastAPI, only when there is something to serve
     from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415
 
@@ -62,31 +54,40 @@ def prepare(app: Any, most_connections: int) -> Server:
         idle_since = 0.0
         forget: Callable[[Any], None]
         _unanswered = 0
+        _heard = _answered = False
         _deadline: asyncio.TimerHandle | None = None
 
         @property
         def busy(self) -> bool:
+            if self.transport is None or not (self._heard or self.scheme == "https"):
+                return True  # its first bytes lie in the kernel, and are read in a moment
             cycle = self.cycle
-            return self.transport is None or (cycle is not None and not cycle.more_body and not cycle.response_complete)
+            return cycle is not None and not cycle.more_body and not cycle.response_complete
+
+        @property
+        def unfinished(self) -> bool:
+            return not self.busy and (self._unanswered > 0 or not self._answered)
 
         def close_now(self) -> None:
-            self.transport.abort()
+            if self.transport is not None:
+                self.transport.abort()
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._expect(REQUEST_SECONDS)
 
         def data_received(self, data: bytes) -> None:
+            self._heard = True
             self._unanswered += len(data)
             if self._unanswered > MOST_UNANSWERED_BYTES:
                 self.transport.abort()
                 return
             if not self._deadline or self._deadline.when() > self.loop.time() + REQUEST_SECONDS:
                 self._expect(REQUEST_SECONDS)
-            super().data_received(data)
+            spent.add(lambda: super(Protocol, self).data_received(data))
 
         def on_response_complete(self) -> None:
-            self.idle_since, self._unanswered = self.loop.time(), 0
+            self.idle_since, self._unanswered, self._answered = self.loop.time(), 0, True
             self._expect(IDLE_SECONDS)
             super().on_response_complete()
             if self.cycle is not None and not self.cycle.response_complete:
@@ -107,12 +108,12 @@ def prepare(app: Any, most_connections: int) -> Server:
 
         stop: asyncio.Event
 
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        async def startup(self, sockets: list[Any] | None = None) -> None:
             await self.lifespan.startup()
-            assert sockets, "the socket is bound by us"
+            assert sockets, "they are bound by us"
             self.servers = []
             most = most_for_descriptors(most_connections)
-            self.acceptor = Acceptor(sockets[0], most, self._client, REQUEST_SECONDS)
+            self.acceptor = Acceptor(sockets, most, self._client, REQUEST_SECONDS, tls)
             self.acceptor.open()
             self.started = True
 
@@ -131,7 +132,7 @@ def prepare(app: Any, most_connections: int) -> Server:
             yield
 
     config = uvicorn.Config(
-        app, http=Protocol, ws="none", lifespan="off", log_config=None, access_log=False,
+        spent.application(app), http=Protocol, ws="none", lifespan="off", log_config=None, access_log=False,
         server_header=False, date_header=False,
         timeout_keep_alive=IDLE_SECONDS, timeout_graceful_shutdown=2, h11_max_incomplete_event_size=MOST_HEAD_BYTES,
     )  # fmt: skip
@@ -145,7 +146,7 @@ class Server:
     def __init__(self, inner: Any) -> None:
         self._inner = inner
 
-    async def serve(self, sock: socket.socket, stop: asyncio.Event) -> None:
+    async def serve(self, socks: Sequence[Any], stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, then finish what is under way, for two seconds at most."""
         self._inner.stop = stop
-        await self._inner.serve(sockets=[sock])
+        await self._inner.serve(sockets=list(socks))

@@ -26,6 +26,8 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 Kind = Literal["gauge", "increment", "histogram", "flag"]
+#: What a name promises to whoever builds on it; docs/metrics.md and docs/configuration.md say what each level means.
+Stability = Literal["stable", "beta", "internal"]
 
 #: The unit suffixes a numeric field may end in; Prometheus base units, one meaning each.
 UNITS = ("seconds", "bytes", "ratio", "cores", "pages")
@@ -138,6 +140,8 @@ class FieldSpec:
     kind: Kind
     by: str = ""
     buckets: tuple[float, ...] = ()
+    stability: Stability | None = None
+    """``None``: that of its Reading class."""
 
     @property
     def unit(self) -> str:
@@ -146,14 +150,14 @@ class FieldSpec:
         return tail if tail in UNITS else ""
 
 
-def gauge(help: str, *, by: str = "") -> Any:
-    """Declare a field that holds a value of this moment."""
-    return _declare(help, "gauge", by=by)
+def gauge(help: str, *, by: str = "", stability: Stability | None = None) -> Any:
+    """Declare a field that holds a value of this moment; ``stability`` where it is not that of its class."""
+    return _declare(help, "gauge", by=by, stability=stability)
 
 
-def increment(help: str, *, by: str = "") -> Any:
+def increment(help: str, *, by: str = "", stability: Stability | None = None) -> Any:
     """Declare a field that holds what was added since the previous reading (exported as a counter)."""
-    return _declare(help, "increment", by=by)
+    return _declare(help, "increment", by=by, stability=stability)
 
 
 def histogram(help: str, buckets: tuple[float, ...]) -> Any:
@@ -166,8 +170,10 @@ def flag(help: str) -> Any:
     return _declare(help, "flag")
 
 
-def _declare(help: str, kind: Kind, *, by: str = "", buckets: tuple[float, ...] = ()) -> Any:
-    return dataclasses.field(default=None, metadata={_SPEC: (help, kind, by, buckets)})
+def _declare(
+    help: str, kind: Kind, *, by: str = "", buckets: tuple[float, ...] = (), stability: Stability | None = None
+) -> Any:
+    return dataclasses.field(default=None, metadata={_SPEC: (help, kind, by, buckets, stability)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -180,6 +186,8 @@ class Reading:
     """
 
     probe: ClassVar[str] = ""
+    #: Of each of its metrics that does not say otherwise; every class declares its own.
+    stability: ClassVar[Stability]
     #: Whether there may be several targets, told apart by the ``target`` label.
     labelled: ClassVar[bool] = False
     #: Fields that are out of sight together with another, which is reported; or that the platform's counters report.
@@ -244,12 +252,8 @@ class Impatient(Protocol):
 
 def specs(reading_type: type[Reading]) -> tuple[FieldSpec, ...]:
     """Every measured field of a Reading class, in the order of its definition."""
-    found = []
-    for item in dataclasses.fields(reading_type):
-        if _SPEC in item.metadata:
-            help_text, kind, by, buckets = item.metadata[_SPEC]
-            found.append(FieldSpec(item.name, help_text, kind, by, buckets))
-    return tuple(found)
+    fields = (item for item in dataclasses.fields(reading_type) if _SPEC in item.metadata)
+    return tuple(FieldSpec(item.name, *item.metadata[_SPEC]) for item in fields)
 
 
 def metric_name(reading_type: type[Reading], spec: FieldSpec) -> str:

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict
 
+from probes.reading import Stability
+
 #: Values by their keys.
 Preset = Mapping[str, Any]
 
@@ -25,6 +27,9 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    #: What its keys promise to whoever sets them, but for those that ``otherwise`` names; every section declares its own.
+    stability: ClassVar[Stability]
+    otherwise: ClassVar[Mapping[str, Stability]] = {}
     #: What another value serves better in one short, attentive look (``stallscope doctor``): closer slots, as a rule.
     doctor: ClassVar[Preset] = {}
 

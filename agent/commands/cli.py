@@ -101,7 +101,8 @@ def _load(arguments: argparse.Namespace, *, to_measure: bool) -> Any:
 def _flags(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """Settings that have a flag of their own; "" where it was not given."""
     given = vars(arguments).get
-    yield "http.listen", given("listen") or ""
+    yield "http.listen", ",".join(given("listen") or ())
+    yield "http.web_config", given("web_config") or ""
     yield "app.pid", given("pid") or ""
     yield "connections.ports", ",".join(given("port") or ())
     yield "requests.metrics_url", given("url") or ""
@@ -184,12 +185,13 @@ def _width() -> int:
 
 def _report(arguments: argparse.Namespace) -> int:
     from agent.commands.page import write_page  # noqa: PLC0415 - only here
-    from agent.commands.report import LOCAL, Unreachable, get_report, get_timeline  # noqa: PLC0415 - urllib, only here
+    from agent.commands.report import Unreachable, get_report, get_timeline, local_agent, pass_for  # noqa: PLC0415 - urllib
 
-    url = arguments.url or os.environ.get("STALLSCOPE_HTTP__LISTEN") or LOCAL
+    url = arguments.url or local_agent(os.environ)
     try:
-        report = get_report(url)
-        timeline = get_timeline(url) if arguments.html else {}
+        shown = pass_for(arguments.login_file, arguments.ca_file)
+        report = get_report(url, shown)
+        timeline = get_timeline(url, shown) if arguments.html else {}
     except Unreachable as error:
         raise Refused(UNAVAILABLE, f"{error}") from None
     try:
@@ -217,12 +219,29 @@ def _fleet(arguments: argparse.Namespace) -> int:
     return HEALTHY if found.conclusive else CANNOT_TELL
 
 
+def _mcp(arguments: argparse.Namespace) -> int:
+    config = _load(arguments, to_measure=False)
+    from agent.commands.mcp import Tools, serve  # noqa: PLC0415 - only here
+    from agent.commands.report import Unreachable, local_agent, pass_for  # noqa: PLC0415 - same
+
+    gc.enable()
+    try:
+        shown = pass_for(arguments.login_file, arguments.ca_file)
+        serve(Tools(config, arguments.url or local_agent(os.environ), shown))
+    except Unreachable as error:
+        raise Refused(UNAVAILABLE, f"{error}") from None
+    except ImportError:
+        raise Refused(UNAVAILABLE, "mcp needs a package more: pip install 'stallscope[mcp]'") from None
+    return HEALTHY
+
+
 def _check_config(arguments: argparse.Namespace) -> int:
     config = _load(arguments, to_measure=False)
+    from agent.commands.doors import web_config_remarks  # noqa: PLC0415 - only here
     from agent.settings.load import history_bytes, predicted_cpu_ratio  # noqa: PLC0415 - after the check
     from agent.settings.outside import remarks  # noqa: PLC0415 - same
 
-    complain(*remarks(config, os.environ))
+    complain(*remarks(config, os.environ), *web_config_remarks(config))
     if arguments.json:
         print(json.dumps(config.model_dump(mode="json"), indent=2))
         return HEALTHY
@@ -289,7 +308,6 @@ def _help(_: argparse.Namespace) -> int:
 
 
 _HANDLERS: dict[str, Handler] = {
-    "": _help, "run": _run, "exec": _help, "doctor": _doctor, "demo": _demo, "report": _report, "fleet": _fleet, "check-config": _check_config,
-    "explain": _explain, "hooks": _hooks, "completion": _completion,
-    "bench": _bench,
+    "": _help, "run": _run, "exec": _help, "doctor": _doctor, "demo": _demo, "report": _report, "fleet": _fleet, "mcp": _mcp,
+    "check-config": _check_config, "explain": _explain, "hooks": _hooks, "completion": _completion, "bench": _bench,
 }  # fmt: skip

@@ -65,7 +65,7 @@ def build_parser(handlers: Mapping[str, Handler]) -> argparse.ArgumentParser:
         return made
 
     run = add("run", "measure and serve until told to stop", settings, output)
-    run.add_argument("--listen", metavar="HOST:PORT", help="address of the pages (default 127.0.0.1:9768)")
+    _add_serving(run)
     run.add_argument(
         "--embedded-postgres", action="store_true", help="start a PostgreSQL of our own and watch it, for a first look"
     )
@@ -90,7 +90,11 @@ def build_parser(handlers: Mapping[str, Handler]) -> argparse.ArgumentParser:
         nargs="?",
         help="the address of the agent or of one of its pages (default: that on this machine)",
     )
+    _add_login(report)
     _add_fleet(add("fleet", "all instances of a service, asked of the Prometheus that scrapes them", output))
+    mcp = add("mcp", "tools for an assistant, over standard input and output (Model Context Protocol)", settings)
+    mcp.add_argument("url", metavar="URL", nargs="?", help="the agent to ask (default: that on this machine)")
+    _add_login(mcp)
     add("check-config", "check the settings and show them", settings, output)
     explain = add("explain", "what a finding means and how it is judged", output)
     explain.add_argument("rule", nargs="?", metavar="RULE", help="one rule (default: list them)")
@@ -104,9 +108,30 @@ def build_parser(handlers: Mapping[str, Handler]) -> argparse.ArgumentParser:
     return parser
 
 
+def _add_serving(command: _Parser) -> None:
+    command.add_argument(
+        "--listen",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="address of the pages (default 127.0.0.1:9768); repeatable",
+    )
+    command.add_argument("--web-config", metavar="FILE", help="who may ask: TLS, users, tokens (http.web_config)")
+
+
+def _add_login(command: _Parser) -> None:
+    """For an agent that is not open to everybody."""
+    command.add_argument(
+        "--login-file", type=Path, metavar="FILE", help="what the agent asks for: a token, or USER:PASSWORD, in a file"
+    )
+    command.add_argument(
+        "--ca-file", type=Path, metavar="FILE", help="certificates of the authorities that may vouch for the agent"
+    )
+
+
 def _add_exec(execute: _Parser) -> None:
     """Only its help: stallscope.py takes ``exec`` to agent.commands.exec, which starts the app before any of this is loaded."""
-    execute.add_argument("--listen", metavar="HOST:PORT", help="address of the pages (default 127.0.0.1:9768)")
+    _add_serving(execute)
     for name, (values, words) in EXEC_OPTIONS.items():
         execute.add_argument(name, choices=values, help=f"{words}: {', '.join(values)} (default none)", metavar="WHICH")
     execute.add_argument("--quiet", action="store_true", help="say nothing when the agent cannot run or has ended")

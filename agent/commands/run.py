@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agent import __version__
 from agent.app import Agent
+from agent.commands.doors import CannotServe, login_of, open_doors
 from agent.commands.exits import UNAVAILABLE, complain
 from agent.diagnosis import Change, as_event
 from agent.report import Report, to_json
-from agent.settings.load import Config, anybody_told, parse_address
+from agent.settings.load import Config, anybody_told
 from exporters import console, server
 from exporters.board import Board, in_foreground
 from exporters.causes import Causes
@@ -26,12 +27,15 @@ from exporters.cloud_logging import CloudLog
 from exporters.failures import Failures
 from exporters.guard import Guard, Hosts, own_names
 from exporters.json_log import LineHandler, LineWriter, line, severity_of, strings
+from exporters.listen import urls
+from exporters.meter import Meter
 from exporters.pages import Front, Pages
 from exporters.prometheus import MetricsPage
 from probes import READINGS
 from probes.gcp.cloud_logging import open_api
 
 if TYPE_CHECKING:
+    from exporters.login import Access
     from exporters.push.outputs import Outputs
 
 #: By now the two spins of the first seconds have been told: a slot out of turn makes the first report that
@@ -65,11 +69,11 @@ class ChangeNotifier:
         cloud = self._cloud
         return {"written": cloud.written, "dropped": cloud.dropped} if cloud is not None else {}
 
-    def greet(self, address: Sequence[Any]) -> None:
+    def greet(self, urls: Sequence[str]) -> None:
         """Say on standard error where the pages are."""
-        host, port = address[0], address[1]
-        base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        base, *others = urls
         text = f"stallscope {__version__}: page {base}/  report {base}/report.txt  JSON {base}/health  metrics {base}/metrics"
+        text += f"  also at {', '.join(others)}" if others else ""
         if self._errors is not None:
             self._errors.write(line("started", "INFO", text, {}))
             return
@@ -155,25 +159,18 @@ def _cloud_log(config: Config) -> CloudLog | None:
 
 async def serve_until_stopped(config: Config, *, as_json: bool, until_stdin_ends: bool = False) -> int:
     """Run until SIGTERM or SIGINT, or until nobody holds the other end of standard input.  Returns the exit code."""
-    address = parse_address(config.http.listen)
     try:
-        sock = server.bind(*address)
-    except OSError as error:
-        complain(f"http.listen = {config.http.listen}: {error.strerror}; choose another with --listen")
-        return UNAVAILABLE
+        socks, access = open_doors(config)
+    except CannotServe as refused:
+        complain(*refused.faults)
+        return refused.code
     notifier = _notifier(config, as_json)
     agent = Agent(config, on_report=notifier.changes)
     page = MetricsPage(agent.state, READINGS)
     outputs = await _outputs(config, agent, page)
     agent.on_reading, agent.schedule.on_stale = page.readings.observe, page.readings.forget
     agent.lines_dropped, agent.cloud_entries = notifier.dropped, notifier.cloud_entries
-    pages = Pages(agent.state, page, config.http.fail_status)
-    project = config.cloud_logging.project or os.environ.get("GOOGLE_CLOUD_PROJECT", "")
-    guard = Guard(Hosts(config.http.allowed_hosts, own_names()))
-    app: Any = Failures(Front(pages, _api(pages, agent), guard), notifier.failure, project)
-    if config.requests.own:
-        app = _counting(app, agent)
-    serving_ready = server.prepare(app, config.http.most_connections)
+    ready = _server(config, agent, Pages(agent.state, page, config.http.fail_status), notifier, access)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # until now they ended the process at once: stallscope.py
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -183,12 +180,13 @@ async def serve_until_stopped(config: Config, *, as_json: bool, until_stdin_ends
         await agent.start()
     except OSError as error:
         complain(f"the measuring child cannot be started: {error.strerror}")
-        sock.close()
+        for sock in socks:
+            sock.close()
         return UNAVAILABLE
     gc.enable()
     measuring = asyncio.create_task(agent.run())
-    serving = asyncio.create_task(serving_ready.serve(sock, stop))
-    notifier.greet(sock.getsockname()[:2])
+    serving = asyncio.create_task(ready.serve(socks, stop))
+    notifier.greet(urls(socks, "https" if access and access.tls() else "http"))
     asyncio.get_running_loop().call_later(FIRST_SLOT_SECONDS, agent.schedule.nudge)
     if notifier.form == "text":
         _show_on_terminal(notifier, agent)
@@ -207,6 +205,20 @@ async def serve_until_stopped(config: Config, *, as_json: bool, until_stdin_ends
         await notifier.aclose()
         await ending
     return 0
+
+
+def _server(
+    config: Config, agent: Agent, pages: Pages, notifier: ChangeNotifier, access: Access | None
+) -> server.Server:
+    """What answers on the sockets, and counts what that costs as the agent's own."""
+    project = config.cloud_logging.project or os.environ.get("GOOGLE_CLOUD_PROJECT", "")
+    guard = Guard(Hosts(config.http.allowed_hosts, own_names()))
+    login, meter = login_of(config, access), Meter()
+    agent.cost.others = lambda: meter.seconds + (login.cpu_seconds if login else 0.0)
+    app: Any = Failures(Front(pages, _api(pages, agent), guard, login), notifier.failure, project)
+    if config.requests.own:
+        app = _counting(app, agent)
+    return server.prepare(app, config.http.most_connections, access.tls if access else lambda: None, meter)
 
 
 def _last_word(notifier: ChangeNotifier, agent: Agent, outputs: Outputs | None) -> Awaitable[None]:

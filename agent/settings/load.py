@@ -17,13 +17,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from agent import timeline
-from agent.settings.schema import Address, Config, parse_address
+from agent.settings.schema import Address, Config, parse_addresses
 from agent.settings.settings_file import read_settings_file
 from probes import planned
 from probes.gcp.cloud_logging import LIBRARY_BYTES
 from probes.registration import Context
 
-__all__ = ["Address", "Config", "ConfigError", "load", "parse_address"]
+__all__ = ["Address", "Config", "ConfigError", "load", "parse_addresses"]
 
 PREFIX = "STALLSCOPE_"
 #: Kubernetes gives every pod variables like these for each Service; one named stallscope is not a setting.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
+from probes.reading import Stability
 from probes.section import Section, http_url
 from probes.store.place import is_place
 
@@ -66,6 +67,8 @@ def _body(text: str) -> str:
 class Alerts(Section):
     """Which findings are told by webhook, Alertmanager and Kubernetes Events, and how."""
 
+    stability: ClassVar[Stability] = "beta"
+
     severity: Literal["info", "warning", "critical"] = Field(
         "warning", description="The least severity of a finding that is told: info, warning or critical."
     )
@@ -88,11 +91,15 @@ class Alerts(Section):
 class Otlp(Section):
     """Metrics and findings to an OpenTelemetry collector; everything else is said by the OTEL_* variables."""
 
+    stability: ClassVar[Stability] = "beta"
+
     enabled: bool = Field(False, description="Whether they are sent; needs the extra `otlp`.")
 
 
 class Webhook(Section):
     """A POST for each finding, and one at its end."""
+
+    stability: ClassVar[Stability] = "beta"
 
     url: Annotated[str, AfterValidator(_place)] = Field(
         "", description="env:VARIABLE or file:PATH, where the address stands, because it is often a secret; empty: off."
@@ -114,6 +121,8 @@ class Webhook(Section):
 
 class Alertmanager(Section):
     """Alerts to Alertmanagers (API v2), sent again while they last."""
+
+    stability: ClassVar[Stability] = "beta"
 
     urls: tuple[Annotated[str, AfterValidator(_base)], ...] = Field(
         (), max_length=8, description="Addresses, without /api/v2/alerts; each of a cluster is told. Empty: off."

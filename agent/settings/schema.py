@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
@@ -23,10 +24,13 @@ from probes.host.registration import Cgroup, Demand, Platform
 from probes.logs.registration import LogDelivery, Logs
 from probes.names.probe import Names
 from probes.postgres.registration import Postgres
+from probes.reading import Stability
 from probes.redis.registration import Redis
 from probes.section import Preset, Section
 from probes.sockets.listening import Listening
 from probes.sockets.registration import Connections
+
+_MOST_ADDRESSES = 8
 
 
 class Address(NamedTuple):
@@ -50,8 +54,39 @@ def parse_address(text: str) -> Address:
     return Address(host, int(port))
 
 
-def _address(text: str) -> str:
-    parse_address(text)
+def parse_addresses(text: str) -> tuple[Address, ...]:
+    """One or several of them, with commas between.  Raises ValueError."""
+    words = [word.strip() for word in text.split(",")]
+    if len(words) > _MOST_ADDRESSES:
+        raise ValueError(f"must be at most {_MOST_ADDRESSES} addresses")
+    found: list[Address] = []
+    faults = []
+    for word in words:
+        try:
+            found.append(parse_address(word))
+        except ValueError as fault:
+            faults.append(f"{word[:60]!r}: {fault}" if len(words) > 1 else f"{fault}")
+    faults += [f"{word!r} stands there twice" for word in sorted({each for each in words if words.count(each) > 1})]
+    if faults:
+        raise ValueError("; ".join(faults))
+    return tuple(found)
+
+
+def _addresses(text: str) -> str:
+    parse_addresses(text)
+    return text
+
+
+#: What may be open to everybody: what a kubelet asks for, or all the pages.
+_OPEN_PATHS = (
+    "/livez", "/readyz", "/metrics", "/health", "/report.txt", "/", "/timeline", "/page.css", "/page.js", "/requests-in-flight",
+    "/openapi.json",
+)  # fmt: skip
+
+
+def _open_path(text: str) -> str:
+    if text not in _OPEN_PATHS:
+        raise ValueError(f"must be one of {', '.join(_OPEN_PATHS)}")
     return text
 
 
@@ -76,8 +111,15 @@ def _host_pattern(text: str) -> str:
 class Http(Section):
     """The HTTP server."""
 
-    listen: Annotated[str, AfterValidator(_address)] = Field(
-        "127.0.0.1:9768", description="HOST:PORT of /health, /metrics and the rest."
+    stability: ClassVar[Stability] = "stable"
+    otherwise: ClassVar[Mapping[str, Stability]] = {"web_config": "beta", "open_paths": "beta"}
+
+    listen: Annotated[str, AfterValidator(_addresses)] = Field(
+        "127.0.0.1:9768", description="HOST:PORT of /health, /metrics and the rest; several with commas between."
+    )
+    web_config: str = Field("", max_length=4096, description="A file that says who may ask: TLS, users, tokens.")
+    open_paths: tuple[Annotated[str, AfterValidator(_open_path)], ...] = Field(
+        ("/livez", "/readyz"), max_length=16, description="What is answered without a login where one is asked for."
     )
     fail_status: Annotated[int, AfterValidator(_with_body)] = Field(
         200, ge=200, le=599, description="HTTP status of /health while its status is fail."
@@ -95,6 +137,7 @@ class Http(Section):
 class Budget(Section):
     """What the agent may use: checked when the settings are read, enforced while it runs."""
 
+    stability: ClassVar[Stability] = "stable"
     doctor: ClassVar[Preset] = {"cpu_ratio": 0.5}
 
     cpu_ratio: float = Field(0.01, ge=0.001, le=0.5, description="Agent and child together, share of one core.")
@@ -106,17 +149,23 @@ class Budget(Section):
 class History(Section):
     """How much is remembered."""
 
+    stability: ClassVar[Stability] = "stable"
+
     seconds: float = Field(600.0, ge=120, le=3600, description="Length of the history.")
 
 
 class Rules(Section):
     """Which rules run."""
 
+    stability: ClassVar[Stability] = "stable"
+
     disabled: tuple[str, ...] = Field((), description="Rule ids that are not judged.")
 
 
 class Log(Section):
     """Lines on standard output."""
+
+    stability: ClassVar[Stability] = "stable"
 
     format: Literal["json", "none"] = Field("json", description="json: one line per change; none: silence.")
 

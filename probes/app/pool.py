@@ -28,7 +28,7 @@ from probes.labels import OTHER, Labels
 from probes.logs.registration import Logs
 from probes.metrics_page import fetch
 from probes.metrics_page.series import series
-from probes.reading import Code, NoData, Reading, Unseen, gauge, increment
+from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge, increment
 from probes.registration import SLOT_CPU_SECONDS, Context, Planned, Registration
 from probes.section import Preset, Section, http_url
 
@@ -62,6 +62,7 @@ def _names(names: dict[str, str]) -> dict[str, str]:
 class PoolSettings(Section):
     """The app's connection pools, as its own metrics page reports them."""
 
+    stability: ClassVar[Stability] = "stable"
     doctor: ClassVar[Preset] = {"every_seconds": 2.0}
 
     metrics_url: Annotated[str, AfterValidator(http_url)] | None = Field(
@@ -86,6 +87,7 @@ class PoolReading(Reading):
     """One sample of the connection pools of the app, by pool; a number that a page does not say is left out."""
 
     probe: ClassVar[str] = "pool"
+    stability: ClassVar[Stability] = "stable"
 
     size: Mapping[str, float] | None = gauge("Connections that the pool may have", by="pool")
     checked_out: Mapping[str, float] | None = gauge("Connections that the app holds now", by="pool")

@@ -38,7 +38,7 @@ from probes.app.usage import growth, sum_up
 from probes.host.platform import counters_of
 from probes.host.trust import Trust
 from probes.kernel_files import read_text, why
-from probes.reading import Code, NoData, Reading, Unseen, gauge
+from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge
 from probes.registration import Context, Planned, Registration
 from probes.section import Preset, Section
 from probes.sockets.registration import Connections
@@ -71,6 +71,7 @@ _NEEDS = {
 class Processes(Section):
     """The app's processes: those that ``app`` names, else the owners of its connections."""
 
+    stability: ClassVar[Stability] = "stable"
     doctor: ClassVar[Preset] = {"every_seconds": 2.0}
 
     every_seconds: float = Field(10.0, ge=1, le=300, description="Time between two slots.")
@@ -84,6 +85,7 @@ class ProcessesReading(Reading):
     """
 
     probe: ClassVar[str] = "processes"
+    stability: ClassVar[Stability] = "stable"
 
     processes: Mapping[str, float] | None = gauge("Processes of the app that are watched", by="process")
     left_out: float | None = gauge("Processes of the app beyond those: no more than eight are watched")

@@ -29,7 +29,7 @@ from probes.cpu.registration import Suspension
 from probes.kernel_files import why
 from probes.metrics_page import fetch
 from probes.metrics_page.samples import samples
-from probes.reading import Code, NoData, Reading, Unseen, gauge
+from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge
 from probes.registration import SLOT_CPU_SECONDS, Context, Planned, Registration
 from probes.section import Preset, Section, http_url
 
@@ -43,6 +43,7 @@ _REMEDY = (
 class Requests(Section):
     """How the agent learns whether a request is in flight.  All three may be used; any one that says so counts."""
 
+    stability: ClassVar[Stability] = "stable"
     doctor: ClassVar[Preset] = {"every_seconds": 1.0}
 
     file: str = Field("", description="A file that holds the number of requests in flight.")
@@ -63,6 +64,7 @@ class RequestsReading(Reading):
     """Requests in flight, and every change since the reading before."""
 
     probe: ClassVar[str] = "requests"
+    stability: ClassVar[Stability] = "stable"
 
     in_flight: int = gauge("Requests in flight in the app, as reported by the configured sources.")
     transitions: tuple[Transition, ...] = ()

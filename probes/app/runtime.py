@@ -30,7 +30,7 @@ from probes.app.program import Program, read_program
 from probes.host.cgroup_files import Quota, read_quota
 from probes.host.cgroup_mounts import Places, locate
 from probes.kernel_files import read_start, read_text, why
-from probes.reading import Code, NoData, Reading, Unseen, gauge
+from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge
 from probes.registration import Context, Planned, Registration
 from probes.rights import ITS_DESCRIPTORS
 
@@ -56,6 +56,7 @@ class RuntimeReading(Reading):
     """What the app's runtimes make of their CPUs, by the name of the process; what is not known of one is left out."""
 
     probe: ClassVar[str] = "runtime"
+    stability: ClassVar[Stability] = "beta"
 
     counted_cpus: Mapping[str, float] | None = gauge(
         "CPUs that the runtime counts: GOMAXPROCS, availableProcessors, availableParallelism, ProcessorCount",

@@ -21,13 +21,13 @@ from collections.abc import Callable, Collection, Sequence
 from heapq import nlargest
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import Field
 
 from probes.app.procfs import read_name, read_parent, read_stat
 from probes.kernel_files import read_text
-from probes.reading import Code, Unseen
+from probes.reading import Code, Stability, Unseen
 from probes.rights import ITS_DESCRIPTORS, REFUSED
 from probes.section import Section
 
@@ -53,6 +53,8 @@ _SHARE = "shareProcessNamespace: true in the pod (docker: --pid container:APP), 
 
 class App(Section):
     """The app whose cgroup and processes are watched beside the agent's own (needs a shared PID namespace)."""
+
+    stability: ClassVar[Stability] = "stable"
 
     process: str = Field("", max_length=64, description="Name of the app's process as in /proc/PID/comm.")
     pid: int | None = Field(None, ge=1, description="The app's process id; wins over the name.")

@@ -7,7 +7,8 @@ is climbed from time to time, because nothing else would show a mild quota.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -15,6 +16,7 @@ from probes.cpu.suspension import SuspensionProbe, SuspensionReading
 from probes.host.cgroup import throttle_files
 from probes.host.cgroup_mounts import locate
 from probes.host.platform import PlatformReading, trust_of
+from probes.reading import Stability
 from probes.registration import SLOT_CPU_SECONDS, Context, Planned, Registration
 from probes.section import Preset, Section
 
@@ -33,6 +35,9 @@ SLOT_BYTES = 24_000
 
 class Suspension(Section):
     """The heartbeat and spin child."""
+
+    stability: ClassVar[Stability] = "stable"
+    otherwise: ClassVar[Mapping[str, Stability]] = {"spin_seconds": "internal", "spin_every_seconds": "internal"}
 
     every_seconds: float = Field(10.0, ge=1, le=60, description="Time between two slots; a change brings them forward.")
     heartbeat_seconds: float = Field(0.2, ge=0.02, le=1, description="Mean time between two heartbeats.")

@@ -35,7 +35,7 @@ from probes.backoff import Backoff
 from probes.counters import gain
 from probes.cpu import spinner
 from probes.cpu.ticks import TickCounter
-from probes.reading import Code, Counts, NoData, Reading, Unseen, gauge, histogram, increment
+from probes.reading import Code, Counts, NoData, Reading, Stability, Unseen, gauge, histogram, increment
 
 #: A reading keeps at most this many windows; older ones are dropped and counted.
 MOST_WINDOWS = 48
@@ -86,26 +86,34 @@ class SuspensionReading(Reading):
     """What the child felt since the previous reading."""
 
     probe: ClassVar[str] = "suspension"
+    stability: ClassVar[Stability] = "stable"
 
     heartbeats: int = increment("Heartbeat targets that came due (background sampling, not per scrape).")
     heartbeats_late: int = increment("Heartbeats that woke more than 4 ms after their target.")
     gap_seconds: Counts = histogram(
         "Length of the gaps in which no code ran: late heartbeats, and pauses inside a spin.", _GAP_BUCKETS
     )
-    spins: int = increment("Spins: short bursts of CPU that look for gaps between clock reads.")
-    spins_skipped: int = increment("Spins skipped for lack of budget, and records lost to a full pipe.")
-    spin_wall_seconds: float = increment("Wall time of the spins.")
-    spin_gap_seconds: float = increment("Time inside the spins in which the spin did not run.")
+    spins: int = increment("Spins: short bursts of CPU that look for gaps between clock reads.", stability="internal")
+    spins_skipped: int = increment(
+        "Spins skipped for lack of budget, and records lost to a full pipe.", stability="internal"
+    )
+    spin_wall_seconds: float = increment("Wall time of the spins.", stability="internal")
+    spin_gap_seconds: float = increment("Time inside the spins in which the spin did not run.", stability="internal")
     steal_seconds: float | None = increment("Growth of the steal column of /proc/stat, all CPUs.")
     lost_seconds: float | None = increment(
         "Wall time x CPUs that /proc/stat does not account for (10 ms grains): ticks lost to a hypervisor."
     )
     stat_cpus: int | None = gauge(
-        "CPUs that /proc/stat adds up: one CPU's share of steal and lost seconds is theirs over this."
+        "CPUs that /proc/stat adds up: one CPU's share of steal and lost seconds is theirs over this.",
+        stability="internal",
     )
     child_restarts: int = increment("Times the measuring child process had to be started again.")
-    child_stops: int = increment("Gaps dropped because only the child was held, not the instance.")
-    windows_dropped: int = increment("Seconds of records dropped because a slot came too late for them.")
+    child_stops: int = increment(
+        "Gaps dropped because only the child was held, not the instance.", stability="internal"
+    )
+    windows_dropped: int = increment(
+        "Seconds of records dropped because a slot came too late for them.", stability="internal"
+    )
     windows: tuple[Window, ...] = ()
 
 

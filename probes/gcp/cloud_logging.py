@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Annotated
+from typing import Annotated, ClassVar
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
 from probes.gcp.cloud_api import CloudApi
+from probes.reading import Stability
 from probes.section import Section, http_url
 
 #: What google-cloud-logging takes once it is loaded, and the CPU of one call with its connection (measured: docs/log-delivery.md).
@@ -56,6 +57,8 @@ def _is_loopback(host: str) -> bool:
 
 class CloudLogging(Section):
     """How the Cloud Logging API is reached, and what the agent itself writes to it."""
+
+    stability: ClassVar[Stability] = "stable"
 
     project: Annotated[str, AfterValidator(_project)] = Field(
         "", description="Google Cloud project; empty: GOOGLE_CLOUD_PROJECT, else that of the credentials."

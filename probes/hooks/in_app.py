@@ -17,7 +17,7 @@ from probes.hooks.message import CALL_TOTALS, LOOP_TOTALS, MOST_TIMED, WAKE_TOTA
 from probes.hooks.times import SILENT_SECONDS, Row, Taken, Times
 from probes.labels import Labels
 from probes.logs.registration import Logs
-from probes.reading import Code, NoData, Reading, Unseen, gauge, increment
+from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge, increment
 from probes.registration import Context, Planned, Registration
 
 #: Handlers, loops and processes with a label of their own.
@@ -33,6 +33,7 @@ class InAppReading(Reading):
     """What was added since the last slot; a number that a hook does not tell is missing for it."""
 
     probe: ClassVar[str] = "in_app"
+    stability: ClassVar[Stability] = "beta"
 
     log_calls: Mapping[str, float] | None = increment("Log calls that a handler took", by="handler")
     log_call_seconds: Mapping[str, float] | None = increment("Time that callers spent in them", by="handler")

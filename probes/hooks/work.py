@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from probes.counters import Counters
 from probes.hooks.message import Message, RuntimeReport
-from probes.reading import Code, NoData, Reading, Unseen, gauge, increment
+from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge, increment
 
 if TYPE_CHECKING:
     from probes.hooks.state import HookState, Key
@@ -55,6 +55,7 @@ class HooksReading(Reading):
     """What the hooks told since the reading before, all processes together."""
 
     probe: ClassVar[str] = "hooks"
+    stability: ClassVar[Stability] = "beta"
 
     after_response: float | None = gauge("Pieces of work that go on although their response is sent")
     after_response_pieces: float | None = increment("Pieces of work that went on after their response")

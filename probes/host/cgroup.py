@@ -28,7 +28,7 @@ from probes.host.cgroup_mounts import Places, locate
 from probes.host.stalls import sweep_stalls
 from probes.host.sweep import Sweep, sweep_cpu, sweep_memory
 from probes.kernel_files import read_text, why
-from probes.reading import NoData, Reading, gauge, increment
+from probes.reading import NoData, Reading, Stability, gauge, increment
 from probes.rights import ITS_FILES
 
 _REMEDY = (
@@ -69,6 +69,7 @@ class CgroupReading(Reading):
     """What the control groups of one process said, per level (label: the path in /proc/<pid>/cgroup)."""
 
     probe: ClassVar[str] = "cgroup"
+    stability: ClassVar[Stability] = "stable"
     labelled: ClassVar[bool] = True
     told_elsewhere: ClassVar[frozenset[str]] = frozenset(
         {

@@ -28,7 +28,7 @@ from probes.host.cgroup import CgroupReading
 from probes.host.cgroup_mounts import Level, locate
 from probes.host.wanted import MOST_PERIODS, Period, Wanted
 from probes.kernel_files import why
-from probes.reading import Code, NoData, Reading, Unseen, gauge, increment
+from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge, increment
 
 #: Periods of a train while nothing is throttled, of the first while something is, and of those after it.
 CALM_PERIODS, FIRST_PERIODS, BUSY_PERIODS = 20, 30, 80
@@ -51,6 +51,7 @@ class DemandReading(Reading):
     """What one group wanted.  ``wanted`` is CPU seconds in each period that was looked at, oldest first; None: not known (yet)."""
 
     probe: ClassVar[str] = "demand"
+    stability: ClassVar[Stability] = "beta"
     labelled: ClassVar[bool] = True
 
     path: str = ""

@@ -34,7 +34,7 @@ from probes.host import cgroup_files as files
 from probes.host.cgroup_mounts import Places, locate
 from probes.host.trust import Sandbox, Trust, find_trust
 from probes.kernel_files import read_text, why
-from probes.reading import Code, Reading, Unseen, gauge
+from probes.reading import Code, Reading, Stability, Unseen, gauge
 from probes.registration import Context
 
 Environment = Literal[
@@ -57,6 +57,7 @@ class PlatformReading(Reading):
     """The place where this process runs, and the belief that each counter deserves."""
 
     probe: ClassVar[str] = "platform"
+    stability: ClassVar[Stability] = "stable"
 
     sandbox: Sandbox
     kernel_release: str

@@ -14,7 +14,7 @@ from probes.host.cgroup import CgroupProbe, CgroupReading
 from probes.host.demand import DemandProbe, DemandReading
 from probes.host.platform import PlatformProbe, PlatformReading, find_environment, trust_of
 from probes.kernel_files import read_start
-from probes.reading import Probe, Reading
+from probes.reading import Probe, Reading, Stability
 from probes.registration import SLOT_CPU_SECONDS, Context, Planned, Registration
 from probes.section import Preset, Section
 
@@ -29,6 +29,7 @@ ALONE = frozenset({"fly"})
 class Cgroup(Section):
     """Quotas, throttling and memory of the cgroup."""
 
+    stability: ClassVar[Stability] = "stable"
     doctor: ClassVar[Preset] = {"every_seconds": 1.0}
 
     every_seconds: float = Field(10.0, ge=1, le=60, description="Time between two slots.")
@@ -37,6 +38,7 @@ class Cgroup(Section):
 class Demand(Section):
     """What the app wants of its CPU limit, period by period."""
 
+    stability: ClassVar[Stability] = "beta"
     doctor: ClassVar[Preset] = {"every_seconds": 4.0}
 
     every_seconds: float = Field(
@@ -50,6 +52,7 @@ class Demand(Section):
 class Platform(Section):
     """Where the agent runs and which counters can be believed."""
 
+    stability: ClassVar[Stability] = "stable"
     doctor: ClassVar[Preset] = {"every_seconds": 5.0}
 
     every_seconds: float = Field(60.0, ge=5, le=3600, description="Time between two slots.")

@@ -32,7 +32,7 @@ from typing import Any, ClassVar, NamedTuple
 from probes.gcp.cloud_api import FAILURES, TOO_LARGE, CloudApi, Times
 from probes.gcp.one_thread import Busy, OneThread
 from probes.gcp.retry_timer import RetryTimer
-from probes.reading import Code, NoData, Reading, Unseen, gauge, increment
+from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge, increment
 
 #: Entries of one query; fewer from then on when they are too large for one reply.
 MOST_ENTRIES, FEWER_ENTRIES = 20, 3
@@ -53,6 +53,7 @@ class LogDeliveryReading(Reading):
     """What the latest query and the latest canary found; only the increments are of this slot alone."""
 
     probe: ClassVar[str] = "log_delivery"
+    stability: ClassVar[Stability] = "stable"
 
     late_seconds: Mapping[str, float] | None = gauge(
         "From an entry's timestamp until Cloud Logging received it, of the app's newest entries", by="statistic"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from probes.reading import Code, FieldSpec, Reading, Unseen, gauge, increment, specs
+from probes.reading import Code, FieldSpec, Reading, Stability, Unseen, gauge, increment, specs
 
 Medium = Literal["memory", "disk", "unknown"]
 
@@ -75,6 +75,7 @@ class BacklogReading(Reading):
     """
 
     probe: ClassVar[str] = "log_backlog"
+    stability: ClassVar[Stability] = "stable"
     labelled: ClassVar[bool] = True
 
     entries: Mapping[str, float] | None = gauge("Entries that wait", by="queue")

@@ -23,6 +23,7 @@ from probes.logs.reading import NUMBERS, BacklogReading
 from probes.logs.stdout import PipeProbe
 from probes.logs.storage import Backings
 from probes.metrics_page.series import series
+from probes.reading import Stability
 from probes.registration import SLOT_CPU_SECONDS, Context, Planned, Registration
 from probes.section import NAME, NO_NAME, Preset, Section, http_url
 
@@ -81,6 +82,7 @@ def _leader(text: str) -> str:
 class Logs(Section):
     """Where log entries wait: the app's output, files, queues that hooks and log collectors tell of."""
 
+    stability: ClassVar[Stability] = "stable"
     doctor: ClassVar[Preset] = {"every_seconds": 2.0}
 
     stdout: bool = Field(True, description="Watch the standard output and error of the app's processes.")
@@ -112,6 +114,8 @@ class Logs(Section):
 
 class LogDelivery(Section):
     """How long the app's entries take to Cloud Logging, and whether it takes one; one instance asks for a service."""
+
+    stability: ClassVar[Stability] = "stable"
 
     log_names: tuple[Annotated[str, AfterValidator(log_id)], ...] = Field(
         (),

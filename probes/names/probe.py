@@ -23,7 +23,7 @@ from pydantic import AfterValidator, Field
 from probes.kernel_files import read_text, why
 from probes.names import lookup, resolv_conf
 from probes.names.lookup import Ask, LookedUp
-from probes.reading import Code, NoData, Reading, Unseen, gauge, increment
+from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge, increment
 from probes.registration import Context, Planned, Registration
 from probes.section import Section
 
@@ -51,6 +51,8 @@ def _name(text: str) -> str:
 class Names(Section):
     """Timed look-ups of names that the app uses."""
 
+    stability: ClassVar[Stability] = "beta"
+
     watched: tuple[Annotated[str, AfterValidator(_name)], ...] = Field(
         (), max_length=MOST_NAMES, description="Names that are looked up beside the hosts of configured databases."
     )
@@ -62,6 +64,7 @@ class NamesReading(Reading):
     """The look-ups of one slot."""
 
     probe: ClassVar[str] = "names"
+    stability: ClassVar[Stability] = "beta"
 
     lookup_seconds: Mapping[str, float] | None = gauge(
         "What the name servers took for one look-up, the quickest of this slot", by="name"

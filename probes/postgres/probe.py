@@ -19,6 +19,7 @@ from probes.postgres.connect import connect
 from probes.postgres.failures import REFUSED
 from probes.postgres.link import Link, Row
 from probes.postgres.sql import APPLICATION
+from probes.reading import Stability
 from probes.store.failures import LinkFailed, Remote
 from probes.store.look_up import LookUp, look_up
 from probes.store.probe import StoreProbe, StoreReading
@@ -33,6 +34,7 @@ class PostgresReading(StoreReading):
     """What one slot found at one server; times are the latest, by operation (short, wait, bulk)."""
 
     probe: ClassVar[str] = "postgres"
+    stability: ClassVar[Stability] = "stable"
 
 
 class PostgresProbe(StoreProbe[PostgresReading, Link]):

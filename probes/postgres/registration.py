@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
@@ -12,6 +12,7 @@ from probes.host.platform import trust_of
 from probes.postgres.dsn import hosts
 from probes.postgres.probe import PostgresProbe, PostgresReading
 from probes.postgres.server import PostgresServerProbe, PostgresServerReading
+from probes.reading import Stability
 from probes.registration import Context, Planned, Registration
 from probes.section import NAME, NO_NAME, Preset, Section
 from probes.sockets.registration import app_is_answered
@@ -35,6 +36,8 @@ def _targets(targets: dict[str, str]) -> dict[str, str]:
 
 class Postgres(Section):
     """The databases whose round trip is taken apart."""
+
+    stability: ClassVar[Stability] = "stable"
 
     targets: Annotated[dict[str, str], AfterValidator(_targets)] = Field(
         {}, max_length=16, description="Name to where its DSN is: env:VARIABLE or file:PATH."

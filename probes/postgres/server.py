@@ -28,7 +28,7 @@ from probes.postgres.held import STATES, Holder, holders
 from probes.postgres.link import Row
 from probes.postgres.locks import ADVISORY, Blocked, LockWaits
 from probes.postgres.probe import PostgresProbe
-from probes.reading import Code, NoData, Reading, Unseen, flag, gauge, increment
+from probes.reading import Code, NoData, Reading, Stability, Unseen, flag, gauge, increment
 from probes.store.failures import LinkFailed
 
 #: Samples of the sessions in one slot, and the pause between two: not in step with anything.
@@ -60,6 +60,7 @@ class PostgresServerReading(Reading):
     """One slot's view of one server; sessions are those of other clients of the same database, mean of the samples."""
 
     probe: ClassVar[str] = "postgres_server"
+    stability: ClassVar[Stability] = "stable"
     labelled: ClassVar[bool] = True
     #: Ages: that they are hidden ``active`` and ``blocked`` say too.
     told_elsewhere: ClassVar[frozenset[str]] = frozenset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from probes.reading import flag, gauge, increment
+from probes.reading import Stability, flag, gauge, increment
 from probes.store.probe import StoreReading
 
 
@@ -14,6 +14,7 @@ class RedisReading(StoreReading):
     """What one slot found at one server; round trips are of PING: the median one (short) and the longest (slowest)."""
 
     probe: ClassVar[str] = "redis"
+    stability: ClassVar[Stability] = "beta"
     #: Said by ``standstill_ratio``, too.
     told_elsewhere: ClassVar[frozenset[str]] = frozenset(
         {"cpu_ratio", "longest_seconds", "slow_commands", "busy_ratio"}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
 from probes.host.platform import trust_of
-from probes.reading import Probe
+from probes.reading import Probe, Stability
 from probes.redis.reading import RedisReading
 from probes.registration import Context, Planned, Registration
 from probes.section import NAME, NO_NAME, Preset, Section
@@ -49,6 +49,8 @@ def _passwords(passwords: dict[str, str]) -> dict[str, str]:
 
 class Redis(Section):
     """The Redis servers whose round trip is taken apart."""
+
+    stability: ClassVar[Stability] = "beta"
 
     targets: Annotated[dict[str, str], AfterValidator(_targets)] = Field(
         {},

@@ -49,7 +49,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from probes.kernel_files import why
-from probes.reading import Code, NoData, Reading, Unseen, gauge, increment
+from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge, increment
 from probes.sockets import netlink, proc_net
 from probes.sockets.classify import Key, Seen, settle
 from probes.sockets.endpoints import Endpoints, weigh
@@ -86,6 +86,7 @@ class ConnectionsReading(Reading):
     """
 
     probe: ClassVar[str] = "connections"
+    stability: ClassVar[Stability] = "stable"
 
     connections: Mapping[str, float] | None = gauge("Connections established or being established", by="remote")
     followed: Mapping[str, float] | None = gauge(

@@ -37,7 +37,7 @@ from pydantic import Field
 from probes.counters import Counters
 from probes.host.platform import in_gvisor
 from probes.kernel_files import why
-from probes.reading import Code, NoData, Reading, Unseen, gauge, increment
+from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge, increment
 from probes.registration import Context, Planned, Registration
 from probes.section import Section
 from probes.sockets import netlink, proc_net
@@ -65,6 +65,8 @@ _NO_BOUND = Unseen("/proc/net/tcp does not have it, and NETLINK_SOCK_DIAG is ref
 class Listening(Section):
     """The app's listening sockets: who waits to be accepted."""
 
+    stability: ClassVar[Stability] = "beta"
+
     ports: tuple[Annotated[int, Field(ge=1, le=65535)], ...] = Field(
         (), max_length=32,
         description="Ports that the app listens on; none: those that its processes hold, where these are visible.",
@@ -77,6 +79,7 @@ class ListeningReading(Reading):
     """The accept queues of one network namespace; sockets of one port are added up."""
 
     probe: ClassVar[str] = "listening"
+    stability: ClassVar[Stability] = "beta"
 
     queued: Mapping[str, float] | None = gauge("Connections that wait to be accepted, mean of the samples", by="port")
     most_queued: Mapping[str, float] | None = gauge(

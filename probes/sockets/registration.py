@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
 from probes.host.platform import in_gvisor
+from probes.reading import Stability
 from probes.registration import Context, Planned, Registration
 from probes.section import Section
 from probes.sockets.connections import ConnectionsProbe, ConnectionsReading
@@ -33,6 +34,9 @@ def _services(services: dict[str, str]) -> dict[str, str]:
 
 class Connections(Section):
     """The app's own connections, seen from the shared network namespace without any credential."""
+
+    stability: ClassVar[Stability] = "stable"
+    otherwise: ClassVar[Mapping[str, Stability]] = {"services": "beta"}
 
     ports: tuple[Annotated[int, Field(ge=1, le=65535)], ...] = Field(
         DEFAULT_PORTS,

@@ -14,7 +14,7 @@ import pytest
 
 from agent.report import to_json
 from agent.snapshot import State
-from exporters import server
+from exporters import listen, server
 from exporters.page import render
 from tests.integration.conftest import RunningAgent, eventually
 from tests.lab import chromium
@@ -42,14 +42,14 @@ def state() -> State:
 @contextmanager
 def _serving(state: State) -> Iterator[str]:
     """The real server of these pages in a thread; its address."""
-    sock = server.bind("127.0.0.1", 0)
+    sock = listen.bind("127.0.0.1", 0)
     host, port = sock.getsockname()
     running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def serve() -> None:
         prepared, ended = server.prepare(App(state).asgi, 32), asyncio.Event()
         running.set_result((asyncio.get_running_loop(), ended))
-        await prepared.serve(sock, ended)
+        await prepared.serve([sock], ended)
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from string import Formatter
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from agent.commands.explain import needs_of
@@ -26,10 +25,12 @@ from agent.rules.rule import Rule
 from agent.schedule import STALE_SLOTS
 from agent.settings.load import PREFIX, Config
 from deploy.grafana import dashboard
-from exporters.prometheus import ReadingCollector, ReportCollector
+from exporters.prometheus import STABILITY, ReadingCollector, ReportCollector
 from exporters.series import MOST_SERIES
 from probes import READINGS
 from probes.labels import GONE_SECONDS
+from probes.reading import Reading, Stability, metric_name, specs
+from probes.section import Section
 from tests.unit.builders import Scene
 from tests.unit.golden import fixed
 
@@ -94,17 +95,18 @@ def metrics_page() -> str:
         f"there: it is never written as 0, and a gauge disappears after {STALE_SLOTS} slots without data in a row. Counters of",
         f"what can be observed stand at 0 from the first scrape. Of a label from outside there are at most {MOST_SERIES} values a",
         f"metric and target: a further one takes the place of one that was not seen for {GONE_SECONDS / 60:g} minutes, else counters add",
-        "it up as `other`, and `stallscope_series_folded_total` counts it. What was not seen for a day is forgotten.",
+        "it up as `other`, and `stallscope_series_folded_total` counts it. What was not seen for a day is forgotten.", "",
+        *_LEVELS, "No alert that is shipped rests on an *internal* one.",
     ]  # fmt: skip
     for kind in READINGS:
         collector = ReadingCollector([kind])
         collector.observe(fixed.reading(kind))
-        lines += ["", f"## {kind.probe}", "", _first_sentence(kind), "", *_table(collector)]
+        lines += ["", f"## {kind.probe}", "", _first_sentence(kind), "", *_table(collector, levels_of(kind))]
     lines += [
         "",
         "## the report and the agent",
         "",
-        *_table(ReportCollector(fixed.state(), ReadingCollector(READINGS).folded)),
+        *_table(ReportCollector(fixed.state(), ReadingCollector(READINGS).folded), STABILITY),
     ]
     return "\n".join(lines) + "\n"
 
@@ -113,11 +115,23 @@ def _first_sentence(kind: type) -> str:
     return " ".join((kind.__doc__ or "").split("\n\n")[0].split())
 
 
-def _table(collector: Collector) -> Iterator[str]:
-    yield from ("| metric | type | labels | meaning |", "|---|---|---|---|")
+#: What each level promises.
+_LEVELS = (
+    "Each has a level. *stable*: name, labels, unit and meaning change with a new major version only. *beta*: may change with a minor",
+    "version, which the changelog then tells. *internal*: for those who work on stallscope; may change or go at any time.",
+)
+
+
+def levels_of(kind: type[Reading]) -> dict[str, Stability]:
+    """Metric to level, of one reading type."""
+    return {metric_name(kind, spec).removesuffix("_total"): spec.stability or kind.stability for spec in specs(kind)}
+
+
+def _table(collector: Collector, levels: Mapping[str, Stability]) -> Iterator[str]:
+    yield from ("| metric | type | level | labels | meaning |", "|---|---|---|---|---|")
     for family in collector.collect():
         labels = ", ".join(f"`{label}`" for label in _labels(family)) or "none"
-        yield f"| `{family.name}{_SUFFIX.get(family.type, '')}` | {family.type} | {labels} | {_cell(family.documentation)} |"
+        yield f"| `{family.name}{_SUFFIX.get(family.type, '')}` | {family.type} | {levels[family.name]} | {labels} | {_cell(family.documentation)} |"
 
 
 def _labels(family: Metric) -> Iterable[str]:
@@ -206,19 +220,21 @@ def configuration_page() -> str:
     return text
 
 
-def _model(holder: FieldInfo) -> type[BaseModel]:
+def _model(holder: FieldInfo) -> type[Section]:
     assert isinstance(holder.annotation, type)
-    assert issubclass(holder.annotation, BaseModel)
+    assert issubclass(holder.annotation, Section)
     return holder.annotation
 
 
 def _settings(section: str, holder: FieldInfo) -> Iterator[str]:
-    yield from ("| key | default | range | meaning | variable |", "|---|---|---|---|---|")
-    for key, field in _model(holder).model_fields.items():
+    model = _model(holder)
+    yield from ("| key | default | range | level | meaning | variable |", "|---|---|---|---|---|---|")
+    for key, field in model.model_fields.items():
         cells = (
             f"`{section}.{key}`",
             f"`{json.dumps(field.default)}`" if field.default is not None else "unset",
             _range(field),
+            model.otherwise.get(key, model.stability),
             field.description or "",
             f"`{PREFIX}{section.upper()}__{key.upper()}`",
         )

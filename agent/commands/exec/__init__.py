@@ -20,7 +20,7 @@ USAGE_LINE = "usage: stallscope exec [options] [--] COMMAND [ARGUMENT ...]"
 #: agent.commands.exits.USAGE, which would be one more file to load.
 USAGE = 64
 #: Options that ``run`` has as well and is given, and our own, with what they may be: "" is anything.
-PASSED_ON = ("--config", "--set", "--listen")
+PASSED_ON = ("--config", "--set", "--listen", "--web-config")
 OWN = {
     "--hooks": (("none", "auto", "python", "node"), "hooks to load into the app's processes; auto is all"),
     "--lines": (("none", "stdout", "stderr"), "where the agent's JSON lines go"),

@@ -115,3 +115,13 @@ def test_the_ratio_is_the_use_of_the_last_five_minutes(table: Table) -> None:
 def test_uptime_is_counted_from_the_start(table: Table) -> None:
     table.clock.advance(12.5)
     assert table.cost.uptime_seconds == 12.5
+
+
+def test_what_clients_cost_is_not_held_against_measuring_and_is_told_all_the_same(table: Table) -> None:
+    table.cost.others = lambda: table.clock.now * 0.3
+    for _ in range(20):
+        table.clock.now += 10
+        table.processes[OWN][0] = table.clock.now * 0.31
+        told, _ = table.cost.measure()
+    assert told == pytest.approx(0.31 * 200)
+    assert table.cost.ratio() == pytest.approx(0.01)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fastapi import FastAPI
 
 from agent.snapshot import State
-from exporters import server
+from exporters import listen, server
 from exporters.guard import Guard, Hosts
 from exporters.http import create_app
 from exporters.pages import Front, Pages
@@ -110,10 +110,10 @@ Client = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter
 async def serving(
     most_connections: int = 32, *, app: Any = None, sock: socket.socket | None = None
 ) -> AsyncIterator[Client]:
-    sock = sock or server.bind("127.0.0.1", 0)
+    sock = sock or listen.bind("127.0.0.1", 0)
     stop = asyncio.Event()
     prepared = server.prepare(app or App(fixed.state()).asgi, most_connections)
-    task = asyncio.create_task(prepared.serve(sock, stop))
+    task = asyncio.create_task(prepared.serve([sock], stop))
     opened: list[asyncio.StreamWriter] = []
 
     async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -140,9 +140,9 @@ async def ask(connect: Client, path: bytes = b"/livez") -> int:
     return status
 
 
-def in_time(work: Callable[[], Awaitable[None]]) -> None:
+def in_time(work: Callable[[], Awaitable[None]], seconds: float = SOON) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(SOON):
+        async with asyncio.timeout(seconds):
             await work()
 
     asyncio.run(bounded())

@@ -11,7 +11,7 @@ from agent.settings.load import ConfigError, load
 from agent.settings.schema import Http
 from exporters import sparing
 from exporters.guard import Hosts, own_names
-from exporters.pages import TABLE
+from exporters.pages import ELSEWHERE, TABLE
 from tests.unit.exporters.app import App
 from tests.unit.golden import fixed
 
@@ -157,3 +157,10 @@ def test_a_page_of_another_site_may_not(headers: dict[str, str]) -> None:
     answer = app.post(BODY, host="127.0.0.1:9768", **headers)
     assert (answer.status, app.pushed, app.loaded) == (403, [], 0)
     assert any(word in json.loads(answer.body)["detail"] for word in ("Origin", "Content-Type"))
+
+
+def test_every_path_may_be_opened_and_no_other() -> None:
+    every = (*TABLE, *ELSEWHERE)
+    assert Http(open_paths=every).open_paths == every
+    with pytest.raises(ValueError, match="open_paths"):
+        Http(open_paths=("/nothing",))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agent.settings.schema import Http
-from exporters import accept, server, sparing
+from exporters import accept, listen, server, sparing
 from exporters.pages import TABLE
 from tests.unit.exporters.app import IDLE, SOON, ask, in_time, serving
 
@@ -303,7 +303,7 @@ def test_without_a_descriptor_left_accepting_pauses_and_then_goes_on(
     monkeypatch.setattr(Exhausted, "tries", 0)
 
     async def work() -> None:
-        plain = server.bind("127.0.0.1", 0)
+        plain = listen.bind("127.0.0.1", 0)
         sock = Exhausted(fileno=plain.detach())
         async with serving(sock=sock) as connect:
             assert await ask(connect) == 200
@@ -341,9 +341,31 @@ def test_the_server_ends_although_a_client_holds_its_connection() -> None:
 
 
 def test_a_port_that_is_taken_is_an_os_error_and_leaves_no_socket_behind() -> None:
-    taken = server.bind("127.0.0.1", 0)
+    taken = listen.bind("127.0.0.1", 0)
     try:
         with pytest.raises(OSError, match="in use"):
-            server.bind("127.0.0.1", taken.getsockname()[1])
+            listen.bind("127.0.0.1", taken.getsockname()[1])
     finally:
         taken.close()
+
+
+def test_who_has_just_connected_and_not_spoken_yet_is_closed_after_those_who_have_kept_us_waiting_for_longer() -> None:
+    async def work() -> None:
+        async with serving(most_connections=4) as connect:
+            for _ in range(4):
+                _, writer = await connect()
+                writer.write(b"GET /li")
+            assert await ask(connect) == 200  # and all of them have been heard
+            for _ in range(4):
+                _, writer = await connect()
+                writer.write(b"GET /li")
+            await asyncio.sleep(IDLE)
+            reader, writer = await connect()  # silent for now
+            for _ in range(3):
+                _, other = await connect()
+                other.write(b"GET /li")
+            await asyncio.sleep(IDLE)
+            writer.write(_WHOLE)
+            assert (await reader.readline()).split()[1] == b"200"
+
+    in_time(work)

@@ -37,6 +37,7 @@ COMMANDS = (
     "demo",
     "report",
     "fleet",
+    "mcp",
     "check-config",
     "explain",
     "hooks",

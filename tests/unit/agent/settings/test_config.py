@@ -92,6 +92,8 @@ def test_the_last_of_two_equal_flags_wins() -> None:
         ("app.pid", "17", 17),
         ("requests.own", "true", True),
         ("http.listen", "[::1]:0", "[::1]:0"),
+        ("http.listen", "localhost:1, [::]:2", "localhost:1, [::]:2"),
+        ("http.open_paths", "/livez,/metrics", ("/livez", "/metrics")),
         ("postgres.targets", "main=env:URL, r-2=file:/run/a=b", {"main": "env:URL", "r-2": "file:/run/a=b"}),
         ("postgres.targets", "", {}),
         (
@@ -198,7 +200,7 @@ def test_impossible_values_of_several_sections_are_reported_at_once() -> None:
         (("http.listn", "x"), "did you mean listen?"),
         (("suspension.heartbeat", "1"), "did you mean heartbeat_seconds?"),
         (("htp.listen", "x"), "did you mean http?"),
-        (("http.zzz", "x"), "known here: allowed_hosts, fail_status, listen, most_connections"),
+        (("http.zzz", "x"), "known here: allowed_hosts, fail_status, listen, most_connections, open_paths, web_config"),
         (("zzz.listen", "x"), "known here: alertmanager, alerts, app, budget, "),
     ],
 )
@@ -212,6 +214,10 @@ def test_a_misspelt_key_is_refused_with_what_was_perhaps_meant(flag: tuple[str, 
     "flag",
     [
         ("http.listen", "127.0.0.1"),
+        ("http.listen", ""),
+        ("http.listen", "127.0.0.1:1,"),
+        ("http.listen", "127.0.0.1:1,127.0.0.1:1"),
+        ("http.open_paths", "/no-page"),
         ("http.most_connections", "0"),
         ("http.most_connections", "1.5"),
         ("suspension.every_seconds", "inf"),
@@ -390,6 +396,12 @@ def test_the_variables_of_every_hook_are_known() -> None:
     }  # fmt: skip
     assert "STALLSCOPE_HOOK" in told
     assert load(None, dict.fromkeys(told, "x")) == Config()
+
+
+def test_of_several_addresses_each_that_is_wrong_is_named() -> None:
+    (fault,) = faults(flags=(("http.listen", "127.0.0.1:1,nowhere:1,[::1]:99999"),))
+    assert "'nowhere:1': the host must be" in fault
+    assert "'[::1]:99999': must be HOST:PORT" in fault
 
 
 @pytest.mark.parametrize("key", ["http.most_connections", "http.listen"])
