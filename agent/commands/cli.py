@@ -85,7 +85,7 @@ class Refused(Exception):
 def _load(arguments: argparse.Namespace, *, to_measure: bool) -> Any:
     """The settings.  Raises Refused where they are unusable, or, ``to_measure``, nothing can be measured here."""
     from agent.rules import BY_ID  # noqa: PLC0415 - same
-    from agent.settings.load import ConfigError, load  # noqa: PLC0415 - pydantic, not needed by every command
+    from agent.settings.load import ConfigError, load  # noqa: PLC0415 - not needed by every command
 
     flags = [*arguments.set, *(flag for flag in _flags(arguments) if flag[1])]
     try:

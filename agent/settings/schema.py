@@ -10,8 +10,6 @@ import ipaddress
 import re
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field
-
 from probes.app.pool import PoolSettings
 from probes.app.processes import Processes
 from probes.app.requests import Requests
@@ -23,7 +21,7 @@ from probes.logs.registration import LogDelivery, Logs
 from probes.names.probe import Names
 from probes.postgres.registration import Postgres
 from probes.redis.registration import Redis
-from probes.section import Preset, Section
+from probes.section import AfterValidator, Field, Preset, Section
 from probes.sockets.listening import Listening
 from probes.sockets.registration import Connections
 

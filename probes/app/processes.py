@@ -30,8 +30,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field
-
 from probes.app.procfs import ProcessSample, Runtime, guess_runtime, sample_process
 from probes.app.search import NAME_IT, App, Found, Search, chosen
 from probes.app.usage import growth, sum_up
@@ -40,7 +38,7 @@ from probes.host.trust import Trust
 from probes.kernel_files import read_text, why
 from probes.reading import Code, NoData, Reading, Unseen, gauge
 from probes.registration import Context, Planned, Registration
-from probes.section import Preset, Section
+from probes.section import Field, Preset, Section
 from probes.sockets.registration import Connections
 
 #: Processes that are watched, and threads that are looked at in all of them together.

@@ -32,14 +32,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
-
 from probes.counters import Counters
 from probes.host.platform import in_gvisor
 from probes.kernel_files import why
 from probes.reading import Code, NoData, Reading, Unseen, gauge, increment
 from probes.registration import Context, Planned, Registration
-from probes.section import Section
+from probes.section import Field, Section
 from probes.sockets import netlink, proc_net
 from probes.sockets.proc_net import sockets_of_this_process
 from probes.sockets.tcp_info import Dump, Socket

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
-
 from probes.host.platform import in_gvisor
 from probes.registration import Context, Planned, Registration
-from probes.section import Section
+from probes.section import AfterValidator, Field, Section
 from probes.sockets.connections import ConnectionsProbe, ConnectionsReading
 from probes.sockets.services import DEFAULT_PORTS, SERVICES
 

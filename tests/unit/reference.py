@@ -13,8 +13,6 @@ from string import Formatter
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from agent.commands.explain import needs_of
 from agent.diagnosis import LEAST_COVERAGE
@@ -29,6 +27,8 @@ from exporters.prometheus import ReadingCollector, ReportCollector
 from exporters.series import MOST_SERIES
 from probes import READINGS
 from probes.labels import GONE_SECONDS
+from probes.section import Section
+from probes.setting import Setting
 from tests.unit.builders import Scene
 from tests.unit.golden import fixed
 
@@ -205,30 +205,29 @@ def configuration_page() -> str:
     return text
 
 
-def _model(holder: FieldInfo) -> type[BaseModel]:
+def _model(holder: Setting) -> type[Section]:
     assert isinstance(holder.annotation, type)
-    assert issubclass(holder.annotation, BaseModel)
+    assert issubclass(holder.annotation, Section)
     return holder.annotation
 
 
-def _settings(section: str, holder: FieldInfo) -> Iterator[str]:
+def _settings(section: str, holder: Setting) -> Iterator[str]:
     yield from ("| key | default | range | meaning | variable |", "|---|---|---|---|---|")
     for key, field in _model(holder).model_fields.items():
         cells = (
             f"`{section}.{key}`",
             f"`{json.dumps(field.default)}`" if field.default is not None else "unset",
             _range(field),
-            field.description or "",
+            field.description,
             f"`{PREFIX}{section.upper()}__{key.upper()}`",
         )
         yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
 
 
-def _range(field: FieldInfo) -> str:
-    bounds = {name: getattr(rule, name) for rule in field.metadata for name in ("ge", "le") if hasattr(rule, name)}
-    if len(bounds) == 2:
-        return f"{bounds['ge']:.10g} to {bounds['le']:.10g}"
-    return f"from {bounds['ge']:.10g}" if bounds else ""
+def _range(field: Setting) -> str:
+    if field.ge is None:
+        return ""
+    return f"from {field.ge:.10g}" if field.le is None else f"{field.ge:.10g} to {field.le:.10g}"
 
 
 def pages() -> dict[Path, str]:
