@@ -12,13 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from prometheus_client import generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
-
 from agent.report import Finding
 from agent.snapshot import Snapshot, State
+from exporters.exposition import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from exporters.series import Series, prefix_of
 from probes.reading import Reading, specs
 
@@ -26,7 +22,7 @@ VERDICTS = ("present", "absent", "unknown")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class ReadingCollector(Collector):
+class ReadingCollector:
     """Accumulates readings into metric families."""
 
     def __init__(self, reading_types: Iterable[type[Reading]]) -> None:
@@ -63,7 +59,7 @@ class ReadingCollector(Collector):
         return {probe: sum(series.folded for series in each) for probe, each in labelled.items()}
 
 
-class ReportCollector(Collector):
+class ReportCollector:
     """The report's own numbers: verdicts, breakdown, the agent's cost and its slots."""
 
     def __init__(self, state: State, folded: Callable[[], Mapping[str, int]] = dict) -> None:
@@ -200,22 +196,8 @@ class ReportCollector(Collector):
         )
 
 
-class _One(Collector):
-    """A single family, to be rendered by itself."""
-
-    def __init__(self, family: Metric) -> None:
-        self._family = family
-
-    def collect(self) -> Iterator[Metric]:
-        """That family."""
-        yield self._family
-
-
 class MetricsPage:
-    """The rendered page, cached per snapshot; what did not change since the one before is not rendered again.
-
-    To render a family costs ten times as much as to see that it did not change, and of 130 most did not.
-    """
+    """The rendered page, made once for a snapshot; what did not change since the one before is not rendered again."""
 
     def __init__(self, state: State, reading_types: Sequence[type[Reading]]) -> None:
         self.readings = ReadingCollector(reading_types)
@@ -223,26 +205,23 @@ class MetricsPage:
         self._report = ReportCollector(state, self.readings.folded)
         self._cached: tuple[int, bytes] = (-1, b"")
         self._pages: dict[type[Reading], bytes] = {}
-        self._texts: dict[str, tuple[list[Sample], bytes]] = {}
+
+    @property
+    def version(self) -> int:
+        """Another one is another page."""
+        version = self._state.snapshot.version if self._state.snapshot is not None else 0
+        return version + self._state.report_failures  # neither falls
 
     def render(self) -> bytes:
         """The exposition text."""
-        version = self._state.snapshot.version if self._state.snapshot is not None else 0
-        version += self._state.report_failures  # neither falls
-        if self._cached[0] != version:
+        if self._cached[0] != self.version:
             for kind in self.readings.changed.intersection(self._kinds):
-                self._pages[kind] = self._texts_of(self.readings.families(kind))
+                self._pages[kind] = _text(self.readings.families(kind))
             self.readings.changed.clear()
             page = b"".join(self._pages[kind] for kind in self._kinds)
-            self._cached = (version, page + self._texts_of(self._report.collect()))
+            self._cached = (self.version, page + _text(self._report.collect()))
         return self._cached[1]
 
-    def _texts_of(self, families: Iterable[Metric]) -> bytes:
-        return b"".join(map(self._text, families))
 
-    def _text(self, family: Metric) -> bytes:
-        samples, text = self._texts.get(family.name, ([], b""))
-        if not text or samples != family.samples:
-            text = generate_latest(_One(family))
-            self._texts[family.name] = family.samples, text
-        return text
+def _text(families: Iterable[Metric]) -> bytes:
+    return "".join([family.text() for family in families]).encode()

@@ -11,9 +11,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from string import Formatter
 
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
-
 from agent.commands.explain import needs_of
 from agent.diagnosis import LEAST_COVERAGE
 from agent.rules import RULES
@@ -23,6 +20,7 @@ from agent.rules.raising import instance_billing, next_cpus
 from agent.rules.rule import Rule
 from agent.schedule import STALE_SLOTS
 from agent.settings.load import PREFIX, Config
+from exporters.exposition import SUFFIX, Metric
 from exporters.prometheus import ReadingCollector, ReportCollector
 from exporters.series import MOST_SERIES
 from probes import READINGS
@@ -34,7 +32,6 @@ from tests.unit.golden import fixed
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NOTE = "<!-- Generated from the code by `make docs`; do not edit. -->"
-_SUFFIX = {"counter": "_total", "info": "_info"}
 
 
 def findings_page() -> str:
@@ -112,11 +109,11 @@ def _first_sentence(kind: type) -> str:
     return " ".join((kind.__doc__ or "").split("\n\n")[0].split())
 
 
-def _table(collector: Collector) -> Iterator[str]:
+def _table(collector: ReadingCollector | ReportCollector) -> Iterator[str]:
     yield from ("| metric | type | labels | meaning |", "|---|---|---|---|")
     for family in collector.collect():
         labels = ", ".join(f"`{label}`" for label in _labels(family)) or "none"
-        yield f"| `{family.name}{_SUFFIX.get(family.type, '')}` | {family.type} | {labels} | {_cell(family.documentation)} |"
+        yield f"| `{family.name}{SUFFIX.get(family.type, '')}` | {family.type} | {labels} | {_cell(family.documentation)} |"
 
 
 def _labels(family: Metric) -> Iterable[str]:
