@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 Kind = Literal["counter", "gauge", "histogram", "info"]
+#: So many series are remembered as they are written: those of a page with labels from outside (some 0.2 MB).
+MOST_KEPT = 1024
 #: What a family's name ends with in the text: its kind says so.
 SUFFIX: Mapping[str, str] = {"counter": "_total", "info": "_info"}
 
@@ -24,24 +27,28 @@ class Sample(NamedTuple):
 
 
 class Metric:
-    """One family: what it is, and its samples in order."""
+    """One family: what it is, and its series in order."""
 
-    __slots__ = ("_labels", "documentation", "name", "samples", "type")
+    __slots__ = ("_labels", "_rows", "documentation", "name", "type")
 
     def __init__(self, name: str, documentation: str, kind: Kind, labels: Sequence[str] = ()) -> None:
         self.name, self.documentation, self.type = name, documentation, kind
-        self.samples: list[Sample] = []
-        self._labels = labels
+        self._labels = tuple(labels)
+        #: Name, labels and their values, and the series' value.
+        self._rows: list[tuple[str, tuple[str, ...], tuple[str, ...], float]] = []
 
-    def _named(self, labels: Sequence[str]) -> dict[str, str]:
-        return dict(zip(self._labels, labels, strict=True))
+    @property
+    def samples(self) -> list[Sample]:
+        """Every series."""
+        return [Sample(name, dict(zip(names, values, strict=True)), value) for name, names, values, value in self._rows]
 
     def text(self) -> str:
         """The family's lines."""
         name = self.name + SUFFIX.get(self.type, "")
         kind = "gauge" if self.type == "info" else self.type
         about = self.documentation.replace("\\", r"\\").replace("\n", r"\n")
-        return f"# HELP {name} {about}\n# TYPE {name} {kind}\n" + "".join(map(_line, self.samples))
+        lines = [f"{_series(name, names, values)} {number(value)}\n" for name, names, values, value in self._rows]
+        return f"# HELP {name} {about}\n# TYPE {name} {kind}\n{''.join(lines)}"
 
 
 class GaugeMetricFamily(Metric):
@@ -58,7 +65,7 @@ class GaugeMetricFamily(Metric):
 
     def add_metric(self, labels: Sequence[str], value: float) -> None:
         """One series; ``labels`` are the values in the order of the family's."""
-        self.samples.append(Sample(self.name, self._named(labels), value))
+        self._rows.append((self.name, self._labels, tuple(labels), value))
 
 
 class CounterMetricFamily(Metric):
@@ -75,7 +82,7 @@ class CounterMetricFamily(Metric):
 
     def add_metric(self, labels: Sequence[str], value: float) -> None:
         """One series."""
-        self.samples.append(Sample(f"{self.name}_total", self._named(labels), value))
+        self._rows.append((f"{self.name}_total", self._labels, tuple(labels), value))
 
 
 class HistogramMetricFamily(Metric):
@@ -88,10 +95,11 @@ class HistogramMetricFamily(Metric):
 
     def add_metric(self, labels: Sequence[str], buckets: Iterable[tuple[str, float]], sum_value: float) -> None:
         """One histogram: bounds and running counts, the last of which is that of all."""
-        named, count = self._named(labels), 0.0
+        values, count = tuple(labels), 0.0
         for bound, count in buckets:
-            self.samples.append(Sample(f"{self.name}_bucket", {**named, "le": bound}, count))
-        self.samples += Sample(f"{self.name}_count", named, count), Sample(f"{self.name}_sum", named, sum_value)
+            self._rows.append((f"{self.name}_bucket", (*self._labels, "le"), (*values, bound), count))
+        for suffix, value in (("_count", count), ("_sum", sum_value)):
+            self._rows.append((f"{self.name}{suffix}", self._labels, values, value))
 
 
 class InfoMetricFamily(Metric):
@@ -104,15 +112,17 @@ class InfoMetricFamily(Metric):
 
     def add_metric(self, _: Sequence[str], value: Mapping[str, str]) -> None:
         """One series with these labels."""
-        self.samples.append(Sample(f"{self.name}_info", value, 1.0))
+        self._rows.append((f"{self.name}_info", tuple(value), tuple(value.values()), 1.0))
 
 
-def _line(sample: Sample) -> str:
-    name, labels, value = sample
-    if not labels:
-        return f"{name} {number(value)}\n"
-    told = ",".join([f'{label}="{_escaped(labels[label])}"' for label in sorted(labels)])
-    return f"{name}{{{told}}} {number(value)}\n"
+@lru_cache(maxsize=MOST_KEPT)
+def _series(name: str, names: tuple[str, ...], values: tuple[str, ...]) -> str:
+    """How a series is written: most of the work, and the same from page to page."""
+    if not names:
+        return name
+    labels = sorted(zip(names, values, strict=True))
+    told = ",".join([f'{label}="{_escaped(value)}"' for label, value in labels])
+    return f"{name}{{{told}}}"
 
 
 def _escaped(text: str) -> str:
