@@ -44,7 +44,7 @@ class Agent:
     ) -> None:
         self.config = config
         self.state = State()
-        self.on_reading, self._on_report = on_reading, on_report
+        self.on_reading, self.on_report = on_reading, on_report
         self.history = History(config.history.seconds)
         self.pulse = Pulse()
         self.schedule = Schedule(self.history, self._after, over_budget=self._over_budget)
@@ -144,5 +144,5 @@ class Agent:
             lines_dropped=self.lines_dropped(),
             cloud_entries=self.cloud_entries(),
         )
-        self._on_report(report, changes)
+        self.on_report(report, changes)
         return report

@@ -9,6 +9,7 @@ first asked for; it declares the same table.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
@@ -36,6 +37,10 @@ class Pages:
     def metrics(self) -> tuple[int, bytes]:
         """The exposition text."""
         return 200, self._metrics.render()
+
+    def compressed(self, path: str) -> tuple[int, bytes] | None:
+        """A page as gzip, made once for a report; None for one that is sent as it is."""
+        return (200, self._metrics.render(compressed=True)) if path == "/metrics" else None
 
     def health(self) -> tuple[int, bytes]:
         """The report as JSON: 200 for pass and warn, ``fail_status`` for fail."""
@@ -165,8 +170,22 @@ class Front:
                 if scope["query_string"] == b"refresh":
                     more |= {"refresh": str(page.REFRESH_SECONDS)}
             known = "etag" in more and more["etag"].encode() == asked.get(b"if-none-match")
-            status, body = (304, b"") if known else row.render(self._pages)
+            small = self._pages.compressed(path) if takes_gzip(asked.get(b"accept-encoding", b"")) else None
+            if small is not None:
+                more |= {"content-encoding": "gzip"}
+            if path == "/metrics":
+                more |= {"vary": "accept-encoding"}
+            status, body = (304, b"") if known else small or row.render(self._pages)
             await _send(send, status, body, {**headers(row.media_type, row.policy), **more})
+
+
+def takes_gzip(accepted: bytes) -> bool:
+    """Whether ``Accept-Encoding`` names gzip, and not with a weight of 0 (RFC 9110, 12.5.3)."""
+    for each in accepted.lower().split(b","):
+        coding, *parameters = each.replace(b" ", b"").split(b";")
+        if coding in (b"gzip", b"x-gzip"):
+            return not any(re.fullmatch(rb"q=0(\.0*)?", parameter) for parameter in parameters)
+    return False
 
 
 def _has_body(asked: dict[bytes, bytes]) -> bool:

@@ -152,8 +152,9 @@ async def serve_until_stopped(config: Config, *, as_json: bool, until_stdin_ends
         complain(f"http.listen = {config.http.listen}: {error.strerror}; choose another with --listen")
         return UNAVAILABLE
     notifier = _notifier(config, as_json)
-    agent = Agent(config, on_report=notifier.changes)
+    agent = Agent(config)
     page = MetricsPage(agent.state, READINGS)
+    agent.on_report = _told(notifier, page)
     agent.on_reading, agent.schedule.on_stale = page.readings.observe, page.readings.forget
     agent.lines_dropped, agent.cloud_entries = notifier.dropped, notifier.cloud_entries
     pages = Pages(agent.state, page, config.http.fail_status)
@@ -196,6 +197,14 @@ async def serve_until_stopped(config: Config, *, as_json: bool, until_stdin_ends
         await agent.aclose()
         await notifier.aclose()
     return 0
+
+
+def _told(notifier: ChangeNotifier, page: MetricsPage) -> Callable[[Report, Sequence[Change]], None]:
+    def tell(report: Report, changes: Sequence[Change]) -> None:
+        notifier.changes(report, changes)
+        page.renew()
+
+    return tell
 
 
 def _show_on_terminal(notifier: ChangeNotifier, agent: Agent) -> None:
