@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from agent.history import History, Missing, once
 from agent.views import backlog
@@ -14,6 +13,7 @@ from probes.app.runtime import Fit, RuntimeReading
 from probes.host.cgroup import CgroupReading
 from probes.host.platform import PlatformReading
 from probes.reading import Code
+from probes.record import dataclass
 from probes.rights import ITS_DESCRIPTORS
 
 #: A look at the runtimes is made once a minute; an older one is of processes that may be gone.

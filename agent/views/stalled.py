@@ -21,7 +21,7 @@ The parts of each group sum to its number, *unknown* included; what cannot be se
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import fmean
 
 from agent.history import History, once
@@ -29,6 +29,7 @@ from agent.views import backlog, connections, pool
 from agent.views.cpu import CAUSES, RUNNING, Throttling, cores_used, cpu_breakdown, spin_view, throttling
 from probes.app.pool import PoolReading
 from probes.app.processes import ProcessesReading
+from probes.record import dataclass
 
 SECONDS = 60.0
 QUOTA, HYPERVISOR, CONTENTION, FREEZE, UNKNOWN = CAUSES

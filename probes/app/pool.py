@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, ClassVar
 
 from probes.app import pool_names
@@ -27,6 +27,7 @@ from probes.logs.registration import Logs
 from probes.metrics_page import fetch
 from probes.metrics_page.series import series
 from probes.reading import Code, NoData, Reading, Unseen, gauge, increment
+from probes.record import dataclass
 from probes.registration import SLOT_CPU_SECONDS, Context, Planned, Registration
 from probes.section import AfterValidator, Field, Preset, Section, http_url
 

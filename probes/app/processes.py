@@ -26,7 +26,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import ClassVar
 
@@ -37,6 +37,7 @@ from probes.host.platform import counters_of
 from probes.host.trust import Trust
 from probes.kernel_files import read_text, why
 from probes.reading import Code, NoData, Reading, Unseen, gauge
+from probes.record import dataclass
 from probes.registration import Context, Planned, Registration
 from probes.section import Field, Preset, Section
 from probes.sockets.registration import Connections

@@ -19,7 +19,6 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from probes.app.in_flight import InFlight, Transition
@@ -28,6 +27,7 @@ from probes.kernel_files import why
 from probes.metrics_page import fetch
 from probes.metrics_page.samples import samples
 from probes.reading import Code, NoData, Reading, Unseen, gauge
+from probes.record import dataclass
 from probes.registration import SLOT_CPU_SECONDS, Context, Planned, Registration
 from probes.section import AfterValidator, Field, Preset, Section, http_url
 

@@ -43,12 +43,13 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, TypeVar
 
 from probes.kernel_files import why
 from probes.labels import OTHER
 from probes.reading import Code, NoData, Reading, Unseen, gauge, increment
+from probes.record import dataclass
 from probes.sockets import netlink, proc_net
 from probes.sockets.classify import Key, Seen, settle
 from probes.sockets.services import DEFAULT_PORTS

@@ -27,7 +27,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -36,6 +36,7 @@ from probes.counters import Counters
 from probes.host.platform import in_gvisor
 from probes.kernel_files import why
 from probes.reading import Code, NoData, Reading, Unseen, gauge, increment
+from probes.record import dataclass
 from probes.registration import Context, Planned, Registration
 from probes.section import Field, Section
 from probes.sockets import netlink, proc_net
