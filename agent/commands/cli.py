@@ -12,10 +12,9 @@ import errno
 import gc
 import json
 import os
-import shutil
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 
 from agent.commands.exits import (
@@ -26,6 +25,7 @@ from agent.commands.exits import (
     UNAVAILABLE,
     USAGE,
     complain,
+    leave,
     silence,
 )
 from agent.commands.hooks import hook_path
@@ -121,7 +121,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     as_json = arguments.json or not sys.stdout.isatty()
     if not arguments.embedded_postgres:
-        return asyncio.run(serve_until_stopped(config, as_json=as_json, until_stdin_ends=arguments.until_stdin_ends))
+        serving = serve_until_stopped(config, as_json=as_json, until_stdin_ends=arguments.until_stdin_ends)
+        return asyncio.run(_and_leave(serving))
     from agent.commands.embedded_postgres import TARGET, EmbeddedPostgres, NotAvailable  # noqa: PLC0415 - only here
     from agent.settings.presets import watching  # noqa: PLC0415 - only here
 
@@ -131,6 +132,10 @@ def _run(arguments: argparse.Namespace) -> int:
             return asyncio.run(serve_until_stopped(watching(config, "embedded", TARGET), as_json=as_json))
     except NotAvailable as reason:
         raise Refused(UNAVAILABLE, f"{reason}") from None
+
+
+async def _and_leave(serving: Coroutine[Any, Any, int]) -> int:
+    leave(await serving)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -164,6 +169,8 @@ def _show(report: dict[str, Any], *, as_json: bool, verbose: bool) -> int:
         print(json.dumps(report, indent=2))
     else:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        import shutil  # noqa: PLC0415 - only here
+
         width = min(console.WIDTH, shutil.get_terminal_size((console.WIDTH, 24)).columns)
         whole = console.render(report, colour=colour, width=width)  # a report of which a part is missing is none
         print(whole if verbose else console.render(report, colour=colour, verbose=False, width=width), end="")

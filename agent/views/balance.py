@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from statistics import median
 from typing import Literal, NamedTuple
 
 from agent.history import History, once
 from agent.views import backlog
 from agent.views.attribution import digest
+from probes.averages import median
 from probes.cpu.suspension import SuspensionReading
 from probes.host.cgroup import CgroupReading
 from probes.record import dataclass

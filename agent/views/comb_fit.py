@@ -21,9 +21,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from math import comb as choose
-from statistics import median
 from typing import NamedTuple
 
+from probes.averages import median
 from probes.cpu.spinner import LATE_SECONDS, STOP_GAP_SECONDS
 from probes.record import dataclass
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from statistics import median
 from typing import Final
 
 from agent.history import History, once
+from probes.averages import median
 from probes.postgres.probe import PostgresReading
 from probes.record import dataclass
 from probes.redis.reading import RedisReading

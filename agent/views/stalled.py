@@ -22,13 +22,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import field
-from statistics import fmean
 
 from agent.history import History, once
 from agent.views import backlog, connections, pool
 from agent.views.cpu import CAUSES, RUNNING, Throttling, cores_used, cpu_breakdown, spin_view, throttling
 from probes.app.pool import PoolReading
 from probes.app.processes import ProcessesReading
+from probes.averages import fmean
 from probes.record import dataclass
 
 SECONDS = 60.0

@@ -25,9 +25,9 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from statistics import median
 from typing import Any, ClassVar, NamedTuple
 
+from probes.averages import median
 from probes.gcp.cloud_api import FAILURES, TOO_LARGE, CloudApi, Times
 from probes.gcp.one_thread import Busy, OneThread
 from probes.gcp.retry_timer import RetryTimer
