@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -26,13 +27,6 @@ def in_foreground(fd: int = 1) -> bool:
     return False
 
 
-def terminal_size() -> os.terminal_size:
-    """Columns and lines."""
-    import shutil  # noqa: PLC0415 - only where there is a terminal
-
-    return shutil.get_terminal_size()
-
-
 class Board:
     """``write`` takes text for the terminal and never blocks."""
 
@@ -41,7 +35,7 @@ class Board:
         write: Callable[[str], None],
         *,
         colour: bool,
-        size: Callable[[], os.terminal_size] = terminal_size,
+        size: Callable[[], os.terminal_size] = shutil.get_terminal_size,
         may_draw: Callable[[], bool] = in_foreground,
     ) -> None:
         self._write, self._colour, self._size, self._may_draw = write, colour, size, may_draw

@@ -12,6 +12,7 @@ import errno
 import gc
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Coroutine, Iterator, Sequence
@@ -169,8 +170,6 @@ def _show(report: dict[str, Any], *, as_json: bool, verbose: bool) -> int:
         print(json.dumps(report, indent=2))
     else:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        import shutil  # noqa: PLC0415 - only here
-
         width = min(console.WIDTH, shutil.get_terminal_size((console.WIDTH, 24)).columns)
         whole = console.render(report, colour=colour, width=width)  # a report of which a part is missing is none
         print(whole if verbose else console.render(report, colour=colour, verbose=False, width=width), end="")

@@ -43,7 +43,7 @@ def build_parser(handlers: Mapping[str, Handler]) -> argparse.ArgumentParser:
     )
     parser.add_argument("-V", "--version", action="version", version=f"stallscope {__version__}")
     parser.set_defaults(command=handlers[""])
-    commands = parser.add_subparsers(metavar="COMMAND", prog=parser.prog)  # else argparse loads what formats help
+    commands = parser.add_subparsers(metavar="COMMAND")
     settings, output, whole = _Parser(add_help=False), _Parser(add_help=False), _Parser(add_help=False)
     settings.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML")
     settings.add_argument(
