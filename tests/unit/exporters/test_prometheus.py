@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.report import Breakdown
 from agent.rules import RULES
 from agent.snapshot import State
+from exporters import exposition
 from exporters.prometheus import SCRAPED_SECONDS, VERDICTS, MetricsPage, ReadingCollector, ReportCollector
 from probes import READINGS
 from probes.app.requests import RequestsReading
@@ -134,7 +135,12 @@ def test_while_somebody_scrapes_the_page_lies_ready_when_the_report_is_there(mon
     clock = FakeClock(1000.0)
     state = fixed.state(version=1)
     made = MetricsPage(state, READINGS, clock)
-    monkeypatch.setattr(ReportCollector, "collect", lambda _: rendered.append(clock()) or iter(()))
+
+    def collect(_: ReportCollector) -> Iterator[exposition.Metric]:
+        rendered.append(clock())
+        return iter(())
+
+    monkeypatch.setattr(ReportCollector, "collect", collect)
 
     def report_after(seconds: float) -> None:
         clock.advance(seconds)
