@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
-import psutil
+from probes.app.procfs import read_stat
 
 #: The budget is enforced over this window; a shorter one would react to a single slot.
 WINDOW_SECONDS = 300.0
@@ -17,10 +19,14 @@ GRACE_SECONDS = 60.0
 class Cost:
     """Meters agent and child.  A child that is replaced takes nothing away: what it used is kept."""
 
-    def __init__(self, child_pid: Callable[[], int | None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._child_pid, self._clock = child_pid, clock
-        self._self = psutil.Process()
-        self._child: psutil.Process | None = None
+    def __init__(
+        self,
+        child_pid: Callable[[], int | None],
+        clock: Callable[[], float] = time.monotonic,
+        root: Path = Path("/"),
+    ) -> None:
+        self._child_pid, self._clock, self._proc = child_pid, clock, f"{root}/proc"
+        self._child: int | None = None
         self._child_seconds = self._gone_seconds = 0.0
         self._started = clock()
         self._samples: deque[tuple[float, float]] = deque()
@@ -34,19 +40,16 @@ class Cost:
 
     def measure(self) -> tuple[float, int]:
         """(CPU seconds since start, resident bytes now) of agent and child."""
-        memory = self._self.memory_info().rss
+        memory = read_stat(f"{self._proc}/self").resident_bytes
         pid = self._child_pid()
-        if self._child is None or self._child.pid != pid:
+        if self._child != pid:
             self._gone_seconds += self._child_seconds
-            self._child, self._child_seconds = None, 0.0
-        try:
-            if pid is not None:
-                self._child = self._child or psutil.Process(pid)
-                times = self._child.cpu_times()
-                self._child_seconds = times.user + times.system
-                memory += self._child.memory_info().rss
-        except psutil.Error:
-            pass  # it ended between two samples: the suspension probe says so
+            self._child, self._child_seconds = pid, 0.0
+        if pid is not None:
+            with contextlib.suppress(OSError, ValueError):  # it ended between two samples: the suspension probe says so
+                child = read_stat(f"{self._proc}/{pid}")
+                self._child_seconds = child.cpu_seconds
+                memory += child.resident_bytes
         seconds = time.process_time() + self._gone_seconds + self._child_seconds
         self._remember(seconds - self.others())
         return seconds, memory

@@ -11,7 +11,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -28,6 +27,7 @@ from agent.views.cpu import CpuBreakdown, cpu_breakdown
 from agent.views.stalled import Stalled, stalled
 from probes.host.platform import PlatformReading
 from probes.reading import Code, Reading
+from probes.record import dataclass
 
 _log = logging.getLogger("stallscope.diagnosis")
 

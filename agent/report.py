@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from probes.reading import Code
+from probes.record import dataclass
 
 Status = Literal["pass", "warn", "fail"]
 Severity = Literal["info", "warning", "critical"]

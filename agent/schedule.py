@@ -17,11 +17,12 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from agent.history import History
 from probes.reading import Code, Impatient, NoData, Probe, Reading
+from probes.record import dataclass
 
 _log = logging.getLogger("stallscope.schedule")
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from agent.report import Report
 from agent.timeline import Timeline
+from probes.record import dataclass
 
 
 @dataclass(frozen=True, slots=True)

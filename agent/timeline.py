@@ -11,12 +11,12 @@ import math
 from array import array
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from agent.report import Breakdown, Finding, Report, ready_shares
 from agent.views.cpu import CAUSES
+from probes.record import dataclass
 
 STEP_SECONDS = 15.0
 STEPS = 240

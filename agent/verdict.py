@@ -15,7 +15,7 @@ a suspect whom nobody watches has not been cleared.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from agent.history import History
 from agent.report import Finding, Severity, Status, Suspect
@@ -26,6 +26,7 @@ from agent.views.cpu import RUNNING, CpuBreakdown, spin_view
 from probes.app.processes import ProcessesReading
 from probes.cpu.spinner import STOP_GAP_SECONDS
 from probes.host.platform import PlatformReading
+from probes.record import dataclass
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 #: From this availability on, more CPU would change nothing that a person could notice.

@@ -1,7 +1,7 @@
 """Accepting connections so that there is always room for one more: asyncio's own accept loop knows no limit.
 
 A kubelet restarts an agent whose /livez does not answer, so nobody may keep it from answering by holding connections.
-Whoever connects costs a descriptor until the first byte has come; then uvicorn gets the connection.  When all are taken,
+Whoever connects costs a descriptor until the first byte has come; then there is a protocol for the connection.  When all are taken,
 the one that has kept us waiting for a request for longest is closed, else the one that was idle for longest since its
 last; never one that is being answered.  Thousands at once are gone through at once; who connects again and again to be
 closed again costs at most ``MOST_CLOSED_PER_SECOND``, and the others wait in the kernel's backlog meanwhile.
@@ -13,6 +13,7 @@ each of its 2,048 tries a second): accepting pauses instead.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import resource
 import select
 import socket
@@ -50,6 +51,10 @@ class Client(Protocol):
         """Close without waiting for the other side; nothing while the connection is not made yet."""
         ...
 
+    def shutdown(self) -> None:
+        """Close, after the answer that is being made."""
+        ...
+
 
 def most_for_descriptors(most: int) -> int:
     """So many connections, or fewer where the process may not open as many files."""
@@ -81,6 +86,7 @@ class Acceptor:
         self._beginning: dict[Client, asyncio.Task[Any]] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._rest: asyncio.TimerHandle | None = None
+        self._finished: asyncio.Event | None = None
         self._may_close, self._reckoned = float(MOST_CLOSED_AT_ONCE), self._loop.time()
         self._closed = Sparing(
             "{count} idle connections closed for newer ones: {most} are the most (http.most_connections)"
@@ -108,6 +114,26 @@ class Acceptor:
     def forget(self, client: Client) -> None:
         """A connection has ended."""
         self._clients.discard(client)
+        if not self._clients and self._finished is not None:
+            self._finished.set()
+
+    def replace(self, client: Client, other: Client) -> None:
+        """The same connection goes on with another protocol."""
+        self._clients.discard(client)
+        self._clients.add(other)
+
+    async def finish(self, seconds: float) -> None:
+        """End all connections; those that are being answered have this long."""
+        if self._beginning:
+            await asyncio.wait(self._beginning.values(), timeout=seconds)
+        self._finished = asyncio.Event()
+        for client in list(self._clients):
+            client.shutdown()
+        if self._clients:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._finished.wait(), seconds)
+        for client in list(self._clients):
+            client.close_now()
 
     def _accept(self, sock: socket.socket) -> None:
         for _ in range(max(1, self._most // 8)):  # so that those who have spoken are heard in between
@@ -129,7 +155,7 @@ class Acceptor:
                 self._sweep = self._loop.call_later(self._patience, self._close_silent)
 
     def _spoke(self, accepted: socket.socket) -> None:
-        """The first bytes are there, or its end: from now on it is uvicorn's."""
+        """The first bytes are there, or its end: from now on a protocol has it."""
         client = self._make()
         client.idle_since = self._loop.time()
         self._clients.add(client)

@@ -31,9 +31,13 @@ class Meter:
         """The ASGI application, counted while it runs and not while it waits."""
 
         async def counted(scope: Any, receive: Any, send: Any) -> None:
-            await _Counted(app(scope, receive, send), self)
+            await self.work(app(scope, receive, send))
 
         return counted
+
+    async def work(self, steps: Awaitable[None]) -> None:
+        """Await this, and count it while it runs and not while it waits."""
+        await _Counted(steps, self)
 
 
 class _Counted:

@@ -10,15 +10,14 @@ outside may make, and when one is forgotten: :mod:`exporters.series`.
 
 from __future__ import annotations
 
+import math
+import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-from prometheus_client import generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
 
 from agent.report import Finding
 from agent.snapshot import Snapshot, State
+from exporters.exposition import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from exporters.series import Series, prefix_of
 from probes.reading import Reading, Stability, specs
 
@@ -45,10 +44,12 @@ STABILITY: Mapping[str, Stability] = {
     "stallscope_agent_loop_lateness_seconds": "internal",
 }
 VERDICTS = ("present", "absent", "unknown")
+#: A page is made for a scrape to come for so long after the last one, and not more often than this.
+SCRAPED_SECONDS, RENEW_SECONDS = 90.0, 4.0
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class ReadingCollector(Collector):
+class ReadingCollector:
     """Accumulates readings into metric families."""
 
     def __init__(self, reading_types: Iterable[type[Reading]]) -> None:
@@ -85,7 +86,7 @@ class ReadingCollector(Collector):
         return {probe: sum(series.folded for series in each) for probe, each in labelled.items()}
 
 
-class ReportCollector(Collector):
+class ReportCollector:
     """The report's own numbers: verdicts, breakdown, the agent's cost and its slots."""
 
     def __init__(self, state: State, folded: Callable[[], Mapping[str, int]] = dict) -> None:
@@ -242,54 +243,66 @@ class ReportCollector(Collector):
         )
 
 
-class _One(Collector):
-    """A single family, to be rendered by itself."""
-
-    def __init__(self, family: Metric) -> None:
-        self._family = family
-
-    def collect(self) -> Iterator[Metric]:
-        """That family."""
-        yield self._family
-
-
 class MetricsPage:
-    """The rendered page, cached per snapshot; what did not change since the one before is not rendered again.
+    """The rendered page, made once for a report; what did not change since the one before is not rendered again.
 
-    To render a family costs ten times as much as to see that it did not change, and of 130 most did not.
+    While somebody scrapes it is made as soon as the report is there (:meth:`renew`), when all that it needs is in the CPU's
+    caches, and a scrape takes what lies ready.
     """
 
-    def __init__(self, state: State, reading_types: Sequence[type[Reading]]) -> None:
+    def __init__(
+        self, state: State, reading_types: Sequence[type[Reading]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.readings = ReadingCollector(reading_types)
-        self._state, self._kinds = state, tuple(reading_types)
+        self._state, self._kinds, self._clock = state, tuple(reading_types), clock
         self._report = ReportCollector(state, self.readings.folded)
         self._cached: tuple[int, bytes] = (-1, b"")
+        self._small: tuple[int, bytes] = (-1, b"")
         self._pages: dict[type[Reading], bytes] = {}
-        self._texts: dict[str, tuple[list[Sample], bytes]] = {}
+        self._asked, self._renewed, self._for_gzip = -math.inf, -math.inf, False
 
     def families(self) -> Iterator[Metric]:
         """All that the page shows, for those who send it in another form."""
         yield from self.readings.collect()
         yield from self._report.collect()
 
-    def render(self) -> bytes:
-        """The exposition text."""
+    @property
+    def _version(self) -> int:
         version = self._state.snapshot.version if self._state.snapshot is not None else 0
-        version += self._state.report_failures  # neither falls
+        return version + self._state.report_failures  # neither falls
+
+    def render(self, *, compressed: bool = False) -> bytes:
+        """The exposition text, ``compressed`` as gzip."""
+        self._asked, self._for_gzip = self._clock(), compressed
+        return self._made(compressed)
+
+    def renew(self) -> None:
+        """Make the page of this report, if it will be asked for."""
+        now = self._clock()
+        if now - self._asked < SCRAPED_SECONDS and now - self._renewed >= RENEW_SECONDS:
+            self._renewed = now
+            self._made(self._for_gzip)
+
+    def _made(self, compressed: bool) -> bytes:
+        version = self._version
         if self._cached[0] != version:
             for kind in self.readings.changed.intersection(self._kinds):
-                self._pages[kind] = self._texts_of(self.readings.families(kind))
+                self._pages[kind] = _text(self.readings.families(kind))
             self.readings.changed.clear()
             page = b"".join(self._pages[kind] for kind in self._kinds)
-            self._cached = (version, page + self._texts_of(self._report.collect()))
-        return self._cached[1]
+            self._cached = (version, page + _text(self._report.collect()))
+        if not compressed:
+            return self._cached[1]
+        if self._small[0] != version:
+            self._small = (version, gzip(self._cached[1]))
+        return self._small[1]
 
-    def _texts_of(self, families: Iterable[Metric]) -> bytes:
-        return b"".join(map(self._text, families))
 
-    def _text(self, family: Metric) -> bytes:
-        samples, text = self._texts.get(family.name, ([], b""))
-        if not text or samples != family.samples:
-            text = generate_latest(_One(family))
-            self._texts[family.name] = family.samples, text
-        return text
+def gzip(page: bytes) -> bytes:
+    """At the level that takes least: a fifth of the size, for half a millisecond."""
+    packer = zlib.compressobj(1, wbits=31)
+    return packer.compress(page) + packer.flush()
+
+
+def _text(families: Iterable[Metric]) -> bytes:
+    return "".join([family.text() for family in families]).encode()

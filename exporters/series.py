@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-
+from exporters.exposition import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from probes.labels import GONE_SECONDS, OTHER
 from probes.reading import Counts, FieldSpec, Reading, metric_name
 

@@ -20,10 +20,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, runtime_checkable
+
+from probes.record import dataclass
 
 Kind = Literal["gauge", "increment", "histogram", "flag"]
 #: What a name promises to whoever builds on it; docs/metrics.md and docs/configuration.md say what each level means.

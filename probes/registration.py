@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar, cast, runtime_checkable
@@ -21,6 +21,7 @@ from probes.app.in_flight import InFlight
 from probes.hooks.times import Times
 from probes.metrics_page.fetch import Shared
 from probes.reading import Probe, R, Reading
+from probes.record import dataclass
 from probes.section import Section
 
 #: CPU of one slot that reads a file or fetches a page, with its share of the report: measured on 2 cores by ``make bench``.

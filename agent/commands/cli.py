@@ -15,7 +15,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 
 from agent.commands.exits import (
@@ -26,6 +26,7 @@ from agent.commands.exits import (
     UNAVAILABLE,
     USAGE,
     complain,
+    leave,
     silence,
 )
 from agent.commands.hooks import hook_path
@@ -86,7 +87,7 @@ class Refused(Exception):
 def _load(arguments: argparse.Namespace, *, to_measure: bool) -> Any:
     """The settings.  Raises Refused where they are unusable, or, ``to_measure``, nothing can be measured here."""
     from agent.rules import BY_ID  # noqa: PLC0415 - same
-    from agent.settings.load import ConfigError, load  # noqa: PLC0415 - pydantic, not needed by every command
+    from agent.settings.load import ConfigError, load  # noqa: PLC0415 - not needed by every command
 
     flags = [*arguments.set, *(flag for flag in _flags(arguments) if flag[1])]
     try:
@@ -123,7 +124,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     as_json = arguments.json or not sys.stdout.isatty()
     if not arguments.embedded_postgres:
-        return asyncio.run(serve_until_stopped(config, as_json=as_json, until_stdin_ends=arguments.until_stdin_ends))
+        serving = serve_until_stopped(config, as_json=as_json, until_stdin_ends=arguments.until_stdin_ends)
+        return asyncio.run(_and_leave(serving))
     from agent.commands.embedded_postgres import TARGET, EmbeddedPostgres, NotAvailable  # noqa: PLC0415 - only here
     from agent.settings.presets import watching  # noqa: PLC0415 - only here
 
@@ -133,6 +135,10 @@ def _run(arguments: argparse.Namespace) -> int:
             return asyncio.run(serve_until_stopped(watching(config, "embedded", TARGET), as_json=as_json))
     except NotAvailable as reason:
         raise Refused(UNAVAILABLE, f"{reason}") from None
+
+
+async def _and_leave(serving: Coroutine[Any, Any, int]) -> int:
+    leave(await serving)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -288,7 +294,7 @@ def _hooks(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from agent.commands.bench import command  # noqa: PLC0415 - pydantic and more
+    from agent.commands.bench import command  # noqa: PLC0415 - psutil and all of it, only here
 
     if arguments.bench == "compare":
         return command.compared(arguments)

@@ -14,7 +14,8 @@ hold every line against what the platform documents.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from probes.record import dataclass
 
 
 @dataclass(frozen=True, slots=True)

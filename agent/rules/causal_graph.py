@@ -10,8 +10,9 @@ Standard library only: rules, engine and documentation all read it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from enum import Enum
+
+from probes.record import dataclass
 
 #: Whoever takes the app's CPU.
 CPU_TAKERS = (

@@ -8,11 +8,11 @@ each has a number of its own.  What no run has met says "not measured", and why 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from agent.history import History
 from agent.views import place
+from probes.record import dataclass
 
 Where = Literal["plain", "gvisor", "guest"]
 

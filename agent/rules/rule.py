@@ -8,7 +8,6 @@ for all rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 
@@ -17,6 +16,7 @@ from agent.report import Advice, Evidence, Scope, Severity
 from agent.rules.causal_graph import Case
 from agent.rules.confidence import Confidence
 from probes.reading import Code, Reading
+from probes.record import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from agent import timeline
 from agent.settings.schema import Address, Config, parse_addresses
 from agent.settings.settings_file import read_settings_file
 from probes import planned
 from probes.gcp.cloud_logging import LIBRARY_BYTES
 from probes.registration import Context
+from probes.section import Faults
+from probes.setting import Fault, Place
 
 __all__ = ["Address", "Config", "ConfigError", "load", "parse_addresses"]
 
@@ -102,8 +102,8 @@ def load(
             source[key] = where
     try:
         config = Config.model_validate(tree)
-    except ValidationError as error:
-        faults.extend(_sentence(fault, source) for fault in error.errors())
+    except Faults as error:
+        faults.extend(_sentence(fault, source) for fault in error.found)
         raise ConfigError(faults) from None
     faults.extend(_impossible(config, known_rules))
     if faults:
@@ -128,28 +128,27 @@ def _from_text(section: str, key: str, text: str) -> Any:
     return text
 
 
-def _sentence(fault: Any, source: Mapping[str, str]) -> str:
-    path = ".".join(str(part) for part in fault["loc"])
-    key = ".".join(str(part) for part in fault["loc"][:2])
+def _sentence(fault: Fault, source: Mapping[str, str]) -> str:
+    path = ".".join(str(part) for part in fault.place)
+    key = ".".join(str(part) for part in fault.place[:2])
     where = source.get(key) or next((of for name, of in source.items() if name.startswith(f"{key}.")), "")
     suffix = f" ({where})" if where else ""
-    if fault["type"] == "extra_forbidden":
-        return f"{path[:_MOST_SHOWN]}{suffix}: no such setting{_near(fault['loc'])}"
-    message = fault["msg"].removeprefix("Value error, ")
+    if fault.unknown:
+        return f"{path[:_MOST_SHOWN]}{suffix}: no such setting{_near(fault.place)}"
     # Never a password: of addresses what stands before the @, of DSN places nothing, because a DSN may stand there.
-    given = "(not shown)" if path.startswith(_SECRET) else re.sub(r"[^/\s'\"]*@", "...@", repr(fault["input"]))
+    given = "(not shown)" if path.startswith(_SECRET) else re.sub(r"[^/\s'\"]*@", "...@", repr(fault.given))
     if len(given) > _MOST_SHOWN:
         given = f"{given[:_MOST_SHOWN]}... ({len(given)} characters)"
-    return f"{path[:_MOST_SHOWN]} = {given}{suffix}: {message[0].lower()}{message[1:]}"
+    return f"{path[:_MOST_SHOWN]} = {given}{suffix}: {fault.message[0].lower()}{fault.message[1:]}"
 
 
-def _near(loc: tuple[Any, ...]) -> str:
+def _near(place: Place) -> str:
     import difflib  # noqa: PLC0415 - only on the way to an error
 
     known: dict[str, Any] = dict(Config.model_fields)
-    if len(loc) > 1 and loc[0] in known:
-        known = getattr(known[loc[0]].annotation, "model_fields", {})
-    close = difflib.get_close_matches(str(loc[-1]), known, n=1)
+    if len(place) > 1 and place[0] in known:
+        known = getattr(known[str(place[0])].annotation, "model_fields", {})
+    close = difflib.get_close_matches(str(place[-1]), known, n=1)
     return f"; did you mean {close[0]}?" if close else f"; known here: {', '.join(sorted(known))}"
 
 

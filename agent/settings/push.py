@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
-
 from probes.reading import Stability
-from probes.section import Section, http_url
+from probes.section import AfterValidator, Field, Section, http_url
 from probes.store.place import is_place
 
 _LABEL = r"[a-zA-Z_][a-zA-Z0-9_]{0,63}"

@@ -11,8 +11,6 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field
-
 from agent.settings.push import Alertmanager, Alerts, Otlp, Webhook
 from probes.app.pool import PoolSettings
 from probes.app.processes import Processes
@@ -26,7 +24,7 @@ from probes.names.probe import Names
 from probes.postgres.registration import Postgres
 from probes.reading import Stability
 from probes.redis.registration import Redis
-from probes.section import Preset, Section
+from probes.section import AfterValidator, Field, Preset, Section
 from probes.sockets.listening import Listening
 from probes.sockets.registration import Connections
 

@@ -10,7 +10,6 @@ import os
 import select
 import stat
 import time
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,8 @@ PATIENCE_SECONDS = 5.0
 
 def read_settings_file(path: Path) -> dict[str, Any]:
     """The tables of a file.  Raises ValueError with what is wrong."""
+    import tomllib  # noqa: PLC0415 - most have no such file
+
     try:
         raw = _read(path)
     except OSError as error:

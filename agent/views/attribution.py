@@ -9,12 +9,12 @@ nothing is guessed into a cause.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
 
 from probes.cpu.spinner import LATE_SECONDS
 from probes.cpu.suspension import LONG_GAP_SECONDS, SuspensionReading, Window
+from probes.record import dataclass
 
 #: Lost ticks come in 10 ms grains: below this much, or this share of the wall, they say nothing.
 LOST_FLOOR_SECONDS = 0.03

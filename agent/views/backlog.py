@@ -8,12 +8,12 @@ that rate, does not gather.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from agent.history import History, once
 from probes.app.processes import ProcessesReading
 from probes.host.cgroup import CgroupReading
 from probes.logs.reading import Backing, BacklogReading
+from probes.record import dataclass
 
 PIPES = frozenset({"pipe", "socket"})
 FILES = frozenset({"file", "directory"})

@@ -9,16 +9,16 @@ of a history are *fast* (used much more than the baseline, and hardly held), *he
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from statistics import median
 from typing import Literal, NamedTuple
 
 from agent.history import History, once
 from agent.views import backlog
 from agent.views.attribution import digest
+from probes.averages import median
 from probes.cpu.suspension import SuspensionReading
 from probes.host.cgroup import CgroupReading
+from probes.record import dataclass
 
 #: A step is held from the first share of its time on, and not held up to the second.
 HELD, FREE = 0.3, 0.1

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from statistics import median
 
 from agent.history import History, once
 from agent.views.attribution import attribute, digest
 from agent.views.comb_fit import CELL_SECONDS, LEAST_ENDS, PERIODS, Comb, End, Releases, find, met_no_limit
+from probes.averages import median
 from probes.cpu.spinner import LATE_SECONDS, STOP_GAP_SECONDS
 from probes.cpu.suspension import LONG_GAP_SECONDS, SuspensionReading, Window
 from probes.host.cgroup import CgroupReading

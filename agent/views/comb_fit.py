@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import comb as choose
-from statistics import median
 from typing import NamedTuple
 
+from probes.averages import median
 from probes.cpu.spinner import LATE_SECONDS, STOP_GAP_SECONDS
+from probes.record import dataclass
 
 #: The newest of the ends: two clocks may drift apart by some ppm.
 MOST_ENDS = 64

@@ -11,12 +11,12 @@ mean age is the length of the waits in which the time goes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from agent.history import History, once
 from agent.views.round_trips import STORES, asked
 from probes.postgres.held import STATES
 from probes.postgres.server import CLIENT_WAITS, HIDDEN, LOCK, NOT_EXECUTING, PostgresServerReading
+from probes.record import dataclass
 from probes.redis.reading import RedisReading
 from probes.sockets.connections import ConnectionsReading
 from probes.sockets.services import SERVICES, Service, service_of

@@ -16,7 +16,6 @@ In an idle container nothing waits, so nothing is suspended: the breakdown says 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from agent.history import History, once
 from agent.views.attribution import LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE, Beats, Causes, attribute, digest
@@ -25,6 +24,7 @@ from probes.cpu.spinner import STOP_GAP_SECONDS
 from probes.cpu.suspension import SuspensionReading, Window
 from probes.host.cgroup import CgroupReading
 from probes.host.platform import PlatformReading
+from probes.record import dataclass
 
 RUNNING = "running"
 #: Part names, in the order in which they are shown.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from agent.history import History, once
 from agent.views import place
@@ -11,6 +10,7 @@ from agent.views.cpu import cpu_breakdown
 from agent.views.taken import taken_from_app
 from probes.hooks.in_app import InAppReading
 from probes.reading import specs
+from probes.record import dataclass
 
 #: Looks, or times that a hook's thread woke up, on which a mean rests at least.
 LEAST = 3

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from agent.history import History, once
 from probes.host.cgroup import CgroupReading
+from probes.record import dataclass
 
 
 @dataclass(frozen=True, slots=True)

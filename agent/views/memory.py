@@ -14,12 +14,12 @@ kernel's own memory that can be taken back (slab_reclaimable).  *Who grows* is t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from agent.history import History, once
 from agent.views.backlog import slope
 from probes.host.cgroup import CgroupReading
+from probes.record import dataclass
 
 #: The growth of a memory, with its two halves, rests on so many readings at least.
 _LEAST_POINTS = 4

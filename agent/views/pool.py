@@ -8,12 +8,12 @@ counts only where it says more than ``UNFINISHED`` times as much as the counter.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean, median
 
 from agent.history import History
 from agent.report import Evidence
 from probes.app.pool import PoolReading
+from probes.averages import fmean, median
+from probes.record import dataclass
 from probes.sockets.connections import ConnectionsReading
 
 UNFINISHED = 2.0

@@ -9,12 +9,12 @@ task could run again, so nothing is left out there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from agent.history import History, once
 from agent.views.taken import taken_from_group
 from probes.host.cgroup import CgroupReading
+from probes.record import dataclass
 
 Kind = Literal["memory", "io"]
 _FIELDS = {

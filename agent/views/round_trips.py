@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from statistics import median
 from typing import Final
 
 from agent.history import History, once
+from probes.averages import median
 from probes.postgres.probe import PostgresReading
+from probes.record import dataclass
 from probes.redis.reading import RedisReading
 from probes.sockets.services import SERVICES, Service
 from probes.store.probe import StoreReading

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from agent.history import History, Missing, once
 from agent.views import backlog
@@ -15,6 +15,7 @@ from probes.hooks.work import HooksReading
 from probes.host.cgroup import CgroupReading
 from probes.host.platform import PlatformReading
 from probes.reading import Code
+from probes.record import dataclass
 from probes.rights import ITS_DESCRIPTORS
 
 #: A look at the runtimes is made once a minute; an older one is of processes that may be gone.

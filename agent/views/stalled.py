@@ -21,14 +21,15 @@ The parts of each group sum to its number, *unknown* included; what cannot be se
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from statistics import fmean
+from dataclasses import field
 
 from agent.history import History, once
 from agent.views import backlog, connections, pool
 from agent.views.cpu import CAUSES, RUNNING, Throttling, cores_used, cpu_breakdown, spin_view, throttling
 from probes.app.pool import PoolReading
 from probes.app.processes import ProcessesReading
+from probes.averages import fmean
+from probes.record import dataclass
 
 SECONDS = 60.0
 QUOTA, HYPERVISOR, CONTENTION, FREEZE, UNKNOWN = CAUSES

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from agent.history import History
 from probes.host.demand import KNOWN_SECONDS, DemandReading
+from probes.record import dataclass
 
 #: A limit is enough that throttles less than this share of the periods in which the group runs.
 ENOUGH_SHARE = 0.01

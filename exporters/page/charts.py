@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from exporters import words
 from exporters.page.markup import Markup, h
 from exporters.page.svg import Chart, Clock, Part, Values, draw, nice
+from probes.record import dataclass
 
 #: So many minutes are shown, and a word of the clock stands at every so many: the shortest that holds all.
 SPANS = ((5, 1), (15, 5), (30, 10), (60, 15))

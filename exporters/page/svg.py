@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from exporters.page.markup import Markup, h
+from probes.record import dataclass
 
 #: Pixels: of the areas, above them for the numbers of the marks, below for the clock.
 HEIGHT, ABOVE, BELOW = 96, 18, 18

@@ -14,12 +14,11 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from prometheus_client.core import Metric
-
 from agent.diagnosis import Change
 from agent.report import Finding, Report, to_json
 from agent.settings.otel_environ import Endpoint, Otel, Signal
 from exporters.causes import Causes
+from exporters.exposition import Metric
 from exporters.push.outbox import Outbox
 from exporters.push.post import Answer, Client, Request
 

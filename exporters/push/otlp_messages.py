@@ -26,7 +26,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     Sum,
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-from prometheus_client.core import Metric as Family
+
+from exporters.exposition import Metric as Family
 
 #: The units of our names in UCUM.
 UNITS = {"seconds": "s", "bytes": "By", "ratio": "1", "cores": "{cpu}", "pages": "{page}"}

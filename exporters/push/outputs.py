@@ -7,13 +7,12 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from prometheus_client.core import Metric
-
 from agent import __version__
 from agent.diagnosis import Change
 from agent.report import Report
 from agent.settings import otel_environ
 from agent.settings.load import Config
+from exporters.exposition import Metric
 from exporters.push.alertmanager import AlertmanagerOutput
 from exporters.push.alerts import Alert, Alerts, Place
 from exporters.push.kubernetes import KubernetesOutput

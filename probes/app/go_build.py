@@ -17,7 +17,9 @@ import re
 import stat
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from probes.record import dataclass
 
 MAGIC = b"\xff Go buildinf:"
 #: Sections and segments that are looked at; a Go program has some 25 and 10.

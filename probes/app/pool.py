@@ -15,10 +15,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, ClassVar
-
-from pydantic import AfterValidator, Field
 
 from probes.app import pool_names
 from probes.app.pool_names import COUNTERS, GAUGES
@@ -29,8 +27,9 @@ from probes.logs.registration import Logs
 from probes.metrics_page import fetch
 from probes.metrics_page.series import series
 from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge, increment
+from probes.record import dataclass
 from probes.registration import SLOT_CPU_SECONDS, Context, Planned, Registration
-from probes.section import Preset, Section, http_url
+from probes.section import AfterValidator, Field, Preset, Section, http_url
 
 #: Pools with a label of their own; the rest is ``OTHER``.
 MOST_POOLS = 16

@@ -26,11 +26,9 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import ClassVar
-
-from pydantic import Field
 
 from probes.app.procfs import ProcessSample, Runtime, guess_runtime, sample_process
 from probes.app.search import NAME_IT, App, Found, Search, chosen
@@ -39,8 +37,9 @@ from probes.host.platform import counters_of
 from probes.host.trust import Trust
 from probes.kernel_files import read_text, why
 from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge
+from probes.record import dataclass
 from probes.registration import Context, Planned, Registration
-from probes.section import Preset, Section
+from probes.section import Field, Preset, Section
 from probes.sockets.registration import Connections
 
 #: Processes that are watched, and threads that are looked at in all of them together.

@@ -22,12 +22,13 @@ import re
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from probes.app.go_build import parse_godebug, read_build
 from probes.app.procfs import DELETED, Runtime, guess_runtime
 from probes.kernel_files import read_bytes, why
 from probes.reading import Code, Unseen
+from probes.record import dataclass
 
 AUTOMAXPROCS = "go.uber.org/automaxprocs"
 #: Of a command line or environment; the kernel allows more (execve(2)), no sensible program has it.

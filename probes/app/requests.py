@@ -19,10 +19,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
-
-from pydantic import AfterValidator, Field
 
 from probes.app.in_flight import InFlight, Transition
 from probes.cpu.registration import Suspension
@@ -30,8 +27,9 @@ from probes.kernel_files import why
 from probes.metrics_page import fetch
 from probes.metrics_page.samples import samples
 from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge
+from probes.record import dataclass
 from probes.registration import SLOT_CPU_SECONDS, Context, Planned, Registration
-from probes.section import Preset, Section, http_url
+from probes.section import AfterValidator, Field, Preset, Section, http_url
 
 _NOBODY = Unseen("nothing tells this agent when a request is in flight", Code.NOT_CONFIGURED)
 _REMEDY = (

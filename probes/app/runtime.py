@@ -19,7 +19,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -31,6 +31,7 @@ from probes.host.cgroup_files import Quota, read_quota
 from probes.host.cgroup_mounts import Places, locate
 from probes.kernel_files import read_start, read_text, why
 from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge
+from probes.record import dataclass
 from probes.registration import Context, Planned, Registration
 from probes.rights import ITS_DESCRIPTORS
 

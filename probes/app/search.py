@@ -23,13 +23,11 @@ from itertools import islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from pydantic import Field
-
 from probes.app.procfs import read_name, read_parent, read_stat
 from probes.kernel_files import read_text
 from probes.reading import Code, Stability, Unseen
 from probes.rights import ITS_DESCRIPTORS, REFUSED
-from probes.section import Section
+from probes.section import Field, Section
 
 #: Bound of one part: links that are read, 4.5 us each.  To open a directory of links takes as long as three.
 MOST_STEPS = 2048

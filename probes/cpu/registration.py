@@ -10,15 +10,13 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from pydantic import Field
-
 from probes.cpu.suspension import SuspensionProbe, SuspensionReading
 from probes.host.cgroup import throttle_files
 from probes.host.cgroup_mounts import locate
 from probes.host.platform import PlatformReading, trust_of
 from probes.reading import Stability
 from probes.registration import SLOT_CPU_SECONDS, Context, Planned, Registration
-from probes.section import Preset, Section
+from probes.section import Field, Preset, Section
 
 #: Time between two spins of each length where the kernel's own counters can be believed, and where not.
 SPIN_EVERY_SEEN = (24.0, 0.0, 0.0, 0.0)

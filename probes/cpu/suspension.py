@@ -27,7 +27,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -36,6 +35,7 @@ from probes.counters import gain
 from probes.cpu import spinner
 from probes.cpu.ticks import TickCounter
 from probes.reading import Code, Counts, NoData, Reading, Stability, Unseen, gauge, histogram, increment
+from probes.record import dataclass
 
 #: A reading keeps at most this many windows; older ones are dropped and counted.
 MOST_WINDOWS = 48

@@ -7,11 +7,9 @@ import re
 from typing import Annotated, ClassVar
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
-
 from probes.gcp.cloud_api import CloudApi
 from probes.reading import Stability
-from probes.section import Section, http_url
+from probes.section import AfterValidator, Field, Section, http_url
 
 #: What google-cloud-logging takes once it is loaded, and the CPU of one call with its connection (measured: docs/log-delivery.md).
 LIBRARY_BYTES = 44 * 2**20

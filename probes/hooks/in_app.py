@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 from probes.hooks.message import CALL_TOTALS, LOOP_TOTALS, MOST_TIMED, WAKE_TOTALS
@@ -18,6 +18,7 @@ from probes.hooks.times import SILENT_SECONDS, Row, Taken, Times
 from probes.labels import Labels
 from probes.logs.registration import Logs
 from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge, increment
+from probes.record import dataclass
 from probes.registration import Context, Planned, Registration
 
 #: Handlers, loops and processes with a label of their own.

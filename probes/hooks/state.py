@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from probes.counters import Counters, began_anew
@@ -28,6 +27,7 @@ from probes.hooks.message import POOL_GAUGES, POOL_TOTALS, Message
 from probes.hooks.times import SILENT_SECONDS, Times
 from probes.hooks.work import Work
 from probes.logs.reading import Backing, Loggers, Queue
+from probes.record import dataclass
 
 __all__ = ["SILENT_SECONDS", "HookState"]
 

@@ -7,10 +7,11 @@ slowest the largest counts.  Nothing is kept of a process but its latest totals,
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from probes.counters import Counters
 from probes.hooks.message import Message, Timed
+from probes.record import dataclass
 
 #: Handlers and loops of which something is kept between two slots.
 MOST_KEPT = 256

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from probes.counters import Counters
 from probes.hooks.message import Message, RuntimeReport
 from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge, increment
+from probes.record import dataclass
 
 if TYPE_CHECKING:
     from probes.hooks.state import HookState, Key

@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -29,6 +28,7 @@ from probes.host.stalls import sweep_stalls
 from probes.host.sweep import Sweep, sweep_cpu, sweep_memory
 from probes.kernel_files import read_text, why
 from probes.reading import NoData, Reading, Stability, gauge, increment
+from probes.record import dataclass
 from probes.rights import ITS_FILES
 
 _REMEDY = (

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from probes.kernel_files import NotCounted, read_text, whole
+from probes.record import dataclass
 
 #: v1 writes "no memory limit" as its largest page count (0x7FFFFFFFFFFFF000 with 4 KiB pages).
 NO_MEMORY_LIMIT = 1 << 62

@@ -12,11 +12,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from probes.kernel_files import read_text
 from probes.reading import Code, Unseen
+from probes.record import dataclass
 
 #: Own group and ancestors that are looked at; Kubernetes has 4-5, nested container engines up to 8.
 MAX_LEVELS = 8

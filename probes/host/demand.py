@@ -18,7 +18,6 @@ import asyncio
 import time
 from array import array
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
 from math import floor
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -29,6 +28,7 @@ from probes.host.cgroup_mounts import Level, locate
 from probes.host.wanted import MOST_PERIODS, Period, Wanted
 from probes.kernel_files import why
 from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge, increment
+from probes.record import dataclass
 
 #: Periods of a train while nothing is throttled, of the first while something is, and of those after it.
 CALM_PERIODS, FIRST_PERIODS, BUSY_PERIODS = 20, 30, 80

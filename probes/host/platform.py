@@ -26,7 +26,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -35,6 +34,7 @@ from probes.host.cgroup_mounts import Places, locate
 from probes.host.trust import Sandbox, Trust, find_trust
 from probes.kernel_files import read_text, why
 from probes.reading import Code, Reading, Stability, Unseen, gauge
+from probes.record import dataclass
 from probes.registration import Context
 
 Environment = Literal[

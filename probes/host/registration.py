@@ -8,15 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field
-
 from probes.host.cgroup import CgroupProbe, CgroupReading
 from probes.host.demand import DemandProbe, DemandReading
 from probes.host.platform import PlatformProbe, PlatformReading, find_environment, trust_of
 from probes.kernel_files import read_start
 from probes.reading import Probe, Reading, Stability
 from probes.registration import SLOT_CPU_SECONDS, Context, Planned, Registration
-from probes.section import Preset, Section
+from probes.section import Field, Preset, Section
 
 #: CPU of a slot of the demand probe, one train of 20 periods in thirty of them: measured on 2 cores by ``make bench``.
 DEMAND_CPU_SECONDS = 0.3e-3

@@ -12,7 +12,6 @@ and about guests without a steal clock were measured with both.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +19,7 @@ from probes.host import cgroup_files as files
 from probes.host.cgroup_mounts import Places
 from probes.kernel_files import read_text, whole, why
 from probes.reading import Code, Unseen, code_of
+from probes.record import dataclass
 
 Sandbox = Literal["gvisor", "none"]
 

@@ -21,9 +21,11 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import ceil
 from typing import NamedTuple
+
+from probes.record import dataclass
 
 MOST_PERIODS = 600
 #: Ways to fill a run of which one is drawn, times that the runs of a new train are filled, and older runs filled again beside it.

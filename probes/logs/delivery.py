@@ -24,15 +24,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from statistics import median
 from typing import Any, ClassVar, NamedTuple
 
+from probes.averages import median
 from probes.gcp.cloud_api import FAILURES, TOO_LARGE, CloudApi, Times
 from probes.gcp.one_thread import Busy, OneThread
 from probes.gcp.retry_timer import RetryTimer
 from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge, increment
+from probes.record import dataclass
 
 #: Entries of one query; fewer from then on when they are too large for one reply.
 MOST_ENTRIES, FEWER_ENTRIES = 20, 3

@@ -15,12 +15,13 @@ import os
 import stat
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 
 from probes.counters import gain
 from probes.kernel_files import why
 from probes.reading import Code, Unseen
+from probes.record import dataclass
 
 MOST_ENTRIES = 2048
 MOST_SECONDS = 0.1

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -20,7 +19,7 @@ import struct
 import termios
 from contextlib import suppress
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from probes.kernel_files import read_text
 
@@ -28,7 +27,6 @@ from probes.kernel_files import read_text
 MOST_THREADS = 256
 
 _SYS_PIDFD_GETFD = 438  # the same on every architecture but alpha, include/uapi/asm-generic/unistd.h
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Fill(NamedTuple):
@@ -70,12 +68,14 @@ def fill_of_pipe(fd: int, pid: int, number: int) -> Fill:
 
 def fill_of_socket(pid: int, number: int) -> Fill:
     """How full the send queue of this descriptor of the process is.  Raises OSError."""
+    import ctypes  # noqa: PLC0415 - 0.5 MB, for where it is not a pipe that may be opened
+
     copy = _copy(pid, number)
     try:
         events = _events(copy)
         most, size = ctypes.c_int(), ctypes.c_uint(ctypes.sizeof(ctypes.c_int))
         given = (copy, socket.SOL_SOCKET, socket.SO_SNDBUF, ctypes.byref(most), ctypes.byref(size))
-        _checked(_libc.getsockopt(*given), "getsockopt")
+        _called("getsockopt", *given)
         waiting = _number(copy, termios.TIOCOUTQ)
     finally:
         os.close(copy)
@@ -86,7 +86,7 @@ def _copy(pid: int, number: int) -> int:
     """A second descriptor of what this one of the process leads to.  Its flags are the app's: leave them."""
     process = os.pidfd_open(pid)
     try:
-        return _checked(_libc.syscall(_SYS_PIDFD_GETFD, process, number, 0), "pidfd_getfd")
+        return _called("syscall", _SYS_PIDFD_GETFD, process, number, 0)
     finally:
         os.close(process)
 
@@ -118,10 +118,14 @@ def _place(thread: str) -> str:
         return "0"
 
 
-def _checked(result: int, call: str) -> int:
+def _called(name: str, *given: Any) -> int:
+    """What this function of the C library says.  Raises OSError."""
+    import ctypes  # noqa: PLC0415 - same
+
+    result = int(getattr(ctypes.CDLL(None, use_errno=True), name)(*given))
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{call}: {os.strerror(number)}")
+        raise OSError(number, f"{'pidfd_getfd' if name == 'syscall' else name}: {os.strerror(number)}")
     return result
 
 

@@ -7,7 +7,7 @@ itself had no CPU) belong to two stretches.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from probes.record import dataclass
 
 BREAK_SECONDS = 3.0
 

@@ -8,10 +8,11 @@ field maps the queues of that source to a number.  What a queue waits in matters
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from probes.reading import Code, FieldSpec, Reading, Stability, Unseen, gauge, increment, specs
+from probes.record import dataclass
 
 Medium = Literal["memory", "disk", "unknown"]
 

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
-
 from probes.app.processes import are_watched
 from probes.gcp.cloud_logging import CALL_CPU_SECONDS, CloudLogging, log_id, open_api
 from probes.hooks.listener import parse_place
@@ -25,7 +23,7 @@ from probes.logs.storage import Backings
 from probes.metrics_page.series import series
 from probes.reading import Stability
 from probes.registration import SLOT_CPU_SECONDS, Context, Planned, Registration
-from probes.section import NAME, NO_NAME, Preset, Section, http_url
+from probes.section import NAME, NO_NAME, AfterValidator, Field, Preset, Section, http_url
 
 #: CPU of one sample of the app's output, and of some hundred files (measured).
 PIPE_CPU_SECONDS = 0.2e-3

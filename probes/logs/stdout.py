@@ -30,7 +30,6 @@ import os
 import stat
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from pathlib import Path
 
 from probes.app.search import NAME_IT
@@ -41,6 +40,7 @@ from probes.logs.pipe_times import FullTimes
 from probes.logs.reading import FULL_RATIO, Backing, BacklogReading, Queue, backlog
 from probes.logs.storage import Backings
 from probes.reading import Code, NoData, Unseen
+from probes.record import dataclass
 from probes.rights import ITS_DESCRIPTORS, REFUSED
 
 STREAMS = {1: "stdout", 2: "stderr"}

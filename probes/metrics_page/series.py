@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from probes.metrics_page.samples import samples
+from probes.record import dataclass
 
 _SERIES = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{([a-zA-Z_][a-zA-Z0-9_]*)="([^"|{}]*)"\})?')
 _TERMS = re.compile(r"\s([+-])\s")

@@ -14,18 +14,16 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
-
-from pydantic import AfterValidator, Field
 
 from probes.kernel_files import read_text, why
 from probes.names import lookup, resolv_conf
 from probes.names.lookup import Ask, LookedUp
 from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge, increment
+from probes.record import dataclass
 from probes.registration import Context, Planned, Registration
-from probes.section import Section
+from probes.section import AfterValidator, Field, Section
 
 #: Names that are looked up in each slot; of more, these first.
 MOST_NAMES = 4

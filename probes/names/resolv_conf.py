@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from probes.record import dataclass
 
 #: resolv.conf(5): MAXNS, and the bounds of the options.
 MOST_SERVERS = 3

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from probes.postgres.connect import connect
@@ -20,6 +19,7 @@ from probes.postgres.failures import REFUSED
 from probes.postgres.link import Link, Row
 from probes.postgres.sql import APPLICATION
 from probes.reading import Stability
+from probes.record import dataclass
 from probes.store.failures import LinkFailed, Remote
 from probes.store.look_up import LookUp, look_up
 from probes.store.probe import StoreProbe, StoreReading

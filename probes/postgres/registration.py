@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, Field
-
 from probes.host.platform import trust_of
 from probes.postgres.dsn import hosts
 from probes.postgres.probe import PostgresProbe, PostgresReading
 from probes.postgres.server import PostgresServerProbe, PostgresServerReading
 from probes.reading import Stability
 from probes.registration import Context, Planned, Registration
-from probes.section import NAME, NO_NAME, Preset, Section
+from probes.section import NAME, NO_NAME, AfterValidator, Field, Preset, Section
 from probes.sockets.registration import app_is_answered
 from probes.store.place import is_place, secret_from
 

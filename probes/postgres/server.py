@@ -18,7 +18,6 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from probes.counters import Counters
@@ -29,6 +28,7 @@ from probes.postgres.link import Row
 from probes.postgres.locks import ADVISORY, Blocked, LockWaits
 from probes.postgres.probe import PostgresProbe
 from probes.reading import Code, NoData, Reading, Stability, Unseen, flag, gauge, increment
+from probes.record import dataclass
 from probes.store.failures import LinkFailed
 
 #: Samples of the sessions in one slot, and the pause between two: not in step with anything.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from probes.reading import Stability, flag, gauge, increment
+from probes.record import dataclass
 from probes.store.probe import StoreReading
 
 

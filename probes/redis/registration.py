@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, Field
-
 from probes.host.platform import trust_of
 from probes.reading import Probe, Stability
 from probes.redis.reading import RedisReading
 from probes.registration import Context, Planned, Registration
-from probes.section import NAME, NO_NAME, Preset, Section
+from probes.section import NAME, NO_NAME, AfterValidator, Field, Preset, Section
 from probes.sockets.registration import app_is_answered
 from probes.store.place import is_place
 

@@ -7,8 +7,9 @@ what is outside of them is :class:`Malformed`; each byte is looked at once, howe
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
 from typing import Final
+
+from probes.record import dataclass
 
 #: INFO has some 10 kB; sixteen entries of the slow log at most 70 kB.
 MOST_BYTES: Final = 1 << 20

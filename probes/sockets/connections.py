@@ -45,11 +45,12 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from probes.kernel_files import why
 from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge, increment
+from probes.record import dataclass
 from probes.sockets import netlink, proc_net
 from probes.sockets.classify import Key, Seen, settle
 from probes.sockets.endpoints import Endpoints, weigh

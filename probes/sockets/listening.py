@@ -27,19 +27,18 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
-
-from pydantic import Field
 
 from probes.counters import Counters
 from probes.host.platform import in_gvisor
 from probes.kernel_files import why
 from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge, increment
+from probes.record import dataclass
 from probes.registration import Context, Planned, Registration
-from probes.section import Section
+from probes.section import Field, Section
 from probes.sockets import netlink, proc_net
 from probes.sockets.proc_net import sockets_of_this_process
 from probes.sockets.tcp_info import Dump, Socket

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, Field
-
 from probes.host.platform import in_gvisor
 from probes.reading import Stability
 from probes.registration import Context, Planned, Registration
-from probes.section import Section
+from probes.section import AfterValidator, Field, Section
 from probes.sockets.connections import ConnectionsProbe, ConnectionsReading
 from probes.sockets.services import DEFAULT_PORTS, SERVICES
 

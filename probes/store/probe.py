@@ -12,11 +12,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from probes.backoff import Backoff
 from probes.reading import Code, Reading, Unseen, flag, gauge, increment
+from probes.record import dataclass
 from probes.store.failures import OWN_FAULT, LinkFailed
 from probes.store.round_trip import PARTS, Parts, RunDelay, Trip, split
 

@@ -24,9 +24,9 @@ import asyncio
 import socket
 import struct
 import time
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from probes.record import dataclass
 from probes.sockets.tcp_info import TcpInfo, read_info
 
 Method = Literal["kernel timestamps", "run delay", "none"]

@@ -47,7 +47,7 @@ def _serving(state: State) -> Iterator[str]:
     running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def serve() -> None:
-        prepared, ended = server.prepare(App(state).asgi, 32), asyncio.Event()
+        prepared, ended = server.Server(App(state).asgi, 32), asyncio.Event()
         running.set_result((asyncio.get_running_loop(), ended))
         await prepared.serve([sock], ended)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -93,6 +95,56 @@ def test_a_command_that_was_not_done_says_so_by_its_exit_code(number: signal.Sig
     assert (doctor.returncode, out) == (128 + number, "")
     assert "Traceback" not in err
     eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, what="the child's end")
+
+
+# ---- what is loaded
+
+#: Distributions that a start does not need, and modules of the standard library that served one function each.
+HEAVY = frozenset({
+    "pydantic", "pydantic_core", "fastapi", "starlette", "uvicorn", "h11", "click", "prometheus_client", "psutil", "psycopg", "shtab",
+    "google", "statistics", "decimal", "fractions", "ctypes", "tomllib", "email", "http", "concurrent.futures.thread",
+})  # fmt: skip
+TIMED = (sys.executable, "-X", "importtime", "-m", "stallscope")
+
+
+def loaded(told: str) -> set[str]:
+    """The modules whose import Python told of, and the packages that they are in."""
+    names = {line.rpartition("|")[2].strip() for line in told.splitlines() if line.startswith("import time:")}
+    return {".".join(name.split(".")[: n + 1]) for name in names for n in range(3)}
+
+
+@pytest.mark.core
+def test_an_agent_at_defaults_is_ready_scraped_and_ended_without_loading_what_it_does_not_need() -> None:
+    agent = subprocess.Popen([*TIMED, *RUN], cwd=ROOT, env=ENVIRON, text=True, stdin=subprocess.DEVNULL,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)  # fmt: skip
+    told = ""
+    try:
+        assert agent.stderr is not None
+        while "metrics http://" not in told:
+            told += (line := agent.stderr.readline())
+            assert line, told[-500:]
+        (port,) = re.findall(r"metrics http://127\.0\.0\.1:(\d+)/metrics", told)
+        for path in ("/readyz", "/metrics", "/health", "/nowhere"):
+            with socket.create_connection(("127.0.0.1", int(port)), timeout=30) as client:
+                client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+                assert client.recv(12).startswith(b"HTTP/1.1 404" if path == "/nowhere" else b"HTTP/1.1 200")
+        agent.send_signal(signal.SIGTERM)
+        told += agent.communicate(timeout=30)[1]
+    finally:
+        agent.kill()
+        agent.wait()
+    assert agent.returncode == 0
+    assert "agent.commands.run" in loaded(told)
+    assert sorted(HEAVY & loaded(told)) == []
+
+
+@pytest.mark.parametrize(
+    "words", [("check-config",), ("doctor", "--for", "3s"), ("explain", "cpu_contended")], ids=" ".join
+)
+def test_other_commands_load_no_library_either(words: Sequence[str]) -> None:
+    done = ended(*TIMED, *words)
+    assert done.returncode in (0, 1, 2)
+    assert not {"pydantic", "fastapi", "uvicorn", "prometheus_client", "psutil", "psycopg"} & loaded(done.stderr)
 
 
 # ---- what is missing

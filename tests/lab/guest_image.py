@@ -59,7 +59,7 @@ class Contents:
 
 def agent_contents(*more: str) -> Contents:
     """What the agent needs: the closure of its distribution, or its main parts where it is not installed."""
-    return Contents(distributions=("stallscope", "fastapi", "uvicorn", "prometheus_client", "psutil", "psycopg", *more))
+    return Contents(distributions=("stallscope", "fastapi", "uvicorn", "prometheus_client", "psycopg", *more))
 
 
 def initramfs(contents: Contents, overlay: Mapping[str, str | bytes | Path], target: Path) -> Path:

@@ -11,10 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from string import Formatter
 
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
-from pydantic.fields import FieldInfo
-
 from agent.commands.explain import needs_of
 from agent.diagnosis import LEAST_COVERAGE
 from agent.rules import RULES
@@ -25,18 +21,19 @@ from agent.rules.rule import Rule
 from agent.schedule import STALE_SLOTS
 from agent.settings.load import PREFIX, Config
 from deploy.grafana import dashboard
+from exporters.exposition import SUFFIX, Metric
 from exporters.prometheus import STABILITY, ReadingCollector, ReportCollector
 from exporters.series import MOST_SERIES
 from probes import READINGS
 from probes.labels import GONE_SECONDS
 from probes.reading import Reading, Stability, metric_name, specs
 from probes.section import Section
+from probes.setting import Setting
 from tests.unit.builders import Scene
 from tests.unit.golden import fixed
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NOTE = "<!-- Generated from the code by `make docs`; do not edit. -->"
-_SUFFIX = {"counter": "_total", "info": "_info"}
 
 
 def findings_page() -> str:
@@ -127,11 +124,11 @@ def levels_of(kind: type[Reading]) -> dict[str, Stability]:
     return {metric_name(kind, spec).removesuffix("_total"): spec.stability or kind.stability for spec in specs(kind)}
 
 
-def _table(collector: Collector, levels: Mapping[str, Stability]) -> Iterator[str]:
+def _table(collector: ReadingCollector | ReportCollector, levels: Mapping[str, Stability]) -> Iterator[str]:
     yield from ("| metric | type | level | labels | meaning |", "|---|---|---|---|---|")
     for family in collector.collect():
         labels = ", ".join(f"`{label}`" for label in _labels(family)) or "none"
-        yield f"| `{family.name}{_SUFFIX.get(family.type, '')}` | {family.type} | {levels[family.name]} | {labels} | {_cell(family.documentation)} |"
+        yield f"| `{family.name}{SUFFIX.get(family.type, '')}` | {family.type} | {levels[family.name]} | {labels} | {_cell(family.documentation)} |"
 
 
 def _labels(family: Metric) -> Iterable[str]:
@@ -220,13 +217,13 @@ def configuration_page() -> str:
     return text
 
 
-def _model(holder: FieldInfo) -> type[Section]:
+def _model(holder: Setting) -> type[Section]:
     assert isinstance(holder.annotation, type)
     assert issubclass(holder.annotation, Section)
     return holder.annotation
 
 
-def _settings(section: str, holder: FieldInfo) -> Iterator[str]:
+def _settings(section: str, holder: Setting) -> Iterator[str]:
     model = _model(holder)
     yield from ("| key | default | range | level | meaning | variable |", "|---|---|---|---|---|---|")
     for key, field in model.model_fields.items():
@@ -235,17 +232,16 @@ def _settings(section: str, holder: FieldInfo) -> Iterator[str]:
             f"`{json.dumps(field.default)}`" if field.default is not None else "unset",
             _range(field),
             model.otherwise.get(key, model.stability),
-            field.description or "",
+            field.description,
             f"`{PREFIX}{section.upper()}__{key.upper()}`",
         )
         yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
 
 
-def _range(field: FieldInfo) -> str:
-    bounds = {name: getattr(rule, name) for rule in field.metadata for name in ("ge", "le") if hasattr(rule, name)}
-    if len(bounds) == 2:
-        return f"{bounds['ge']:.10g} to {bounds['le']:.10g}"
-    return f"from {bounds['ge']:.10g}" if bounds else ""
+def _range(field: Setting) -> str:
+    if field.ge is None:
+        return ""
+    return f"from {field.ge:.10g}" if field.le is None else f"{field.ge:.10g} to {field.le:.10g}"
 
 
 def pages() -> dict[Path, str]:

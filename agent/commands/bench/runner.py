@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from agent.commands.bench import threads
 from agent.commands.bench.options import Script
 from agent.commands.bench.output import Log, Summary, read_log, summary
@@ -65,7 +67,7 @@ class Scratch:
         parent = parent or Path(tempfile.gettempdir())
         for old in parent.glob(f"{PREFIX}[0-9]*"):
             owner = old.name.removeprefix(PREFIX).partition("-")[0]
-            if owner.isdigit() and not Path("/proc", owner).exists():
+            if owner.isdigit() and not psutil.pid_exists(int(owner)):
                 shutil.rmtree(old, ignore_errors=True)
         self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
 

@@ -15,6 +15,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from agent import __version__
 from agent.commands.embedded_postgres import NotAvailable
 from probes.host.cgroup_mounts import locate
@@ -118,6 +120,6 @@ def sweep(parent: Path) -> None:
     """Remove the empty groups of demos that were killed."""
     for directory in parent.glob(f"{PREFIX}*"):
         owner = directory.name.removeprefix(PREFIX)
-        if owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
+        if owner.isdigit() and not psutil.pid_exists(int(owner)):
             with suppress(OSError):  # refused while anything lives inside
                 directory.rmdir()

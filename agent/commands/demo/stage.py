@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from statistics import median
 from types import FrameType
 from typing import Any, NoReturn
@@ -37,6 +36,7 @@ from agent.settings.load import Config
 from agent.settings.presets import for_demo, watching
 from exporters import console
 from probes.kernel_files import why
+from probes.record import dataclass
 
 #: A line about the app comes this often.
 APP_EVERY_SECONDS = 5.0

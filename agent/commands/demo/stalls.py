@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -21,6 +20,7 @@ from agent.commands.demo import relay
 from agent.commands.demo.child import Child
 from agent.commands.demo.quota import Group
 from agent.commands.embedded_postgres import HOST
+from probes.record import dataclass
 
 CORES = 0.05
 DELAY_SECONDS = 0.05

@@ -11,7 +11,6 @@ the listener of another process.  A server without CPU accepts nobody either: th
 
 from __future__ import annotations
 
-from statistics import fmean
 from typing import NamedTuple
 
 from agent.history import History
@@ -20,6 +19,7 @@ from agent.rules import targets
 from agent.rules.confidence import not_measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import place
+from probes.averages import fmean
 from probes.reading import Code
 from probes.sockets.listening import ListeningReading
 

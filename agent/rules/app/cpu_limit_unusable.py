@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil, floor
-from statistics import fmean
 
 from agent.history import History, Missing
 from agent.report import Advice, Evidence
@@ -29,6 +28,7 @@ from agent.views.taken import taken_from_app
 from probes.app.cpu_count import How
 from probes.app.processes import ProcessesReading
 from probes.app.runtime import Fit
+from probes.averages import fmean
 from probes.reading import Code
 
 SPAN = 60.0

@@ -8,7 +8,6 @@ quick when it is repeated at once), a single lost datagram, and an agent that wa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean
 
 from agent.history import History
 from agent.report import Advice, Evidence, Severity
@@ -17,6 +16,7 @@ from agent.rules.confidence import not_measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import place
 from agent.views.taken import held_between, taken_from_group
+from probes.averages import fmean
 from probes.names import probe as names
 from probes.names.probe import NamesReading
 from probes.reading import Code, Unseen

@@ -69,10 +69,12 @@ def _target(history: History, target: str) -> Judgement:
             return Unknown(missing, "run where this group's cpu.stat can be read", missing.code)
         return Unknown(*history.why_missing(CgroupReading, SPAN, target))
     limit = cpu_limit(history, target, held.path)
-    if held.share < SHARE.value or held.hit / max(1.0, held.ran) < PERIODS.value:
+    # A period may be counted as throttled in one slot and as over in the next.
+    hit = min(1.0, held.hit / max(1.0, held.ran))
+    if held.share < SHARE.value or hit < PERIODS.value:
         at = f"at a limit of {limit}" if limit else "and no CPU limit is seen"
         why = f"the group was throttled in {held.hit:.0f} of {held.ran:.0f} periods, {at}"
-        return Absent(why, (Evidence(why, held.hit / max(1.0, held.ran), "ratio"),))
+        return Absent(why, (Evidence(why, hit, "ratio"),))
     demand = what_if.demand_of(history, target, limit.path if limit else None)
     if limit is None or demand is None or demand.wanted is None:
         unread = history.why_missing(DemandReading, SPAN, target)

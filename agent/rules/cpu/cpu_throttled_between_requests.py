@@ -11,7 +11,6 @@ Over 300 lines: with a signal, without one, and with one that is too fast are th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, pairwise
 
@@ -33,6 +32,7 @@ from probes.cpu.spinner import STOP_GAP_SECONDS
 from probes.cpu.suspension import SuspensionReading, Window
 from probes.host.cgroup import CgroupReading
 from probes.reading import Code
+from probes.record import dataclass
 
 SPAN = 300.0
 GONE = Threshold(

@@ -23,7 +23,6 @@ Over 60 lines: each of the three has ways of its own to look alike.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from typing import NamedTuple
 
 from agent.history import History
@@ -39,6 +38,7 @@ from agent.views.stalled import COMPUTES
 from probes.app.pool import PoolReading
 from probes.app.processes import ProcessesReading
 from probes.app.procfs import Runtime
+from probes.averages import fmean
 from probes.host.cgroup import CgroupReading
 from probes.postgres.server import PostgresServerReading
 from probes.reading import Code, Unseen

@@ -11,8 +11,6 @@ fault.  That is one only when something holds it up that can be seen, or somebod
 
 from __future__ import annotations
 
-from statistics import fmean
-
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules.confidence import measured
@@ -24,6 +22,7 @@ from agent.views import connections
 from agent.views.stalled import UNREAD
 from agent.views.taken import taken_from_app
 from probes.app.processes import ProcessesReading
+from probes.averages import fmean
 from probes.reading import Code
 from probes.sockets.connections import ConnectionsReading
 

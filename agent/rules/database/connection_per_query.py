@@ -8,8 +8,6 @@ that are met at one look and never again: of short ones a lower bound.
 
 from __future__ import annotations
 
-from statistics import median
-
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules.confidence import measured
@@ -17,6 +15,7 @@ from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold
 from agent.rules.targets import LEAST_READINGS, endpoint
 from agent.views import connections
 from agent.views.round_trips import asked
+from probes.averages import median
 from probes.postgres.server import PostgresServerReading
 from probes.sockets.connections import ConnectionsReading
 

@@ -5,8 +5,6 @@ Told by the agent's own round trips, and without a credential by what the kernel
 
 from __future__ import annotations
 
-from statistics import median
-
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules import targets
@@ -15,6 +13,7 @@ from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknow
 from agent.views import connections
 from agent.views.round_trips import STORES, asked, round_trips
 from agent.views.stalled import NETWORK
+from probes.averages import median
 from probes.reading import Code
 from probes.sockets.connections import ConnectionsReading
 

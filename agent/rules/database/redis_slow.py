@@ -8,7 +8,6 @@ anybody waits, and clear it where all of them came back at once.  Late PINGs alo
 from __future__ import annotations
 
 from math import ceil
-from statistics import median
 
 from agent.history import History
 from agent.report import Advice, Evidence
@@ -18,6 +17,7 @@ from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknow
 from agent.views.connections import called
 from agent.views.round_trips import round_trips
 from agent.views.stalled import OTHER_SIDE, SERVER
+from probes.averages import median
 from probes.reading import Code
 from probes.redis.reading import RedisReading
 

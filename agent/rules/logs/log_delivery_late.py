@@ -12,8 +12,6 @@ A service that refuses (429) is not late but full: ``log_quota_exceeded``.  Over
 
 from __future__ import annotations
 
-from statistics import median
-
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules.causal_graph import Case
@@ -22,6 +20,7 @@ from agent.rules.logs import queues
 from agent.rules.logs.advice import TO_STDOUT
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views.cpu import cpu_breakdown
+from probes.averages import median
 from probes.gcp.cloud_api import FAILURES, QUOTA, TIMEOUT, UNAVAILABLE
 from probes.gcp.retry_timer import OK
 from probes.logs.delivery import LATE_SECONDS, LogDeliveryReading

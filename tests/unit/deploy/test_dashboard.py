@@ -24,7 +24,7 @@ SCRAPED = {"job", "instance", "version", "le", "$revision_label", *rows.REVISION
 @cache
 def exported() -> dict[str, set[str]]:
     """Every series that an agent or a recording rule makes, with its labels."""
-    lines = re.findall(r"^\| `(stallscope_\w+)` \| (\w+) \| (.*?) \|", reference.metrics_page(), re.MULTILINE)
+    lines = re.findall(r"^\| `(stallscope_\w+)` \| (\w+) \| \w+ \| (.*?) \|", reference.metrics_page(), re.MULTILINE)
     found = {name: set(re.findall(r"`(\w+)`", labels)) for name, _, labels in lines}
     found |= {f"{name}_bucket": found[name] for name, kind, _ in lines if kind == "histogram"}
     for group in yaml.safe_load((DEPLOY / "prometheus" / "recording.yaml").read_text())["groups"]:

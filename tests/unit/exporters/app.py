@@ -112,7 +112,7 @@ async def serving(
 ) -> AsyncIterator[Client]:
     sock = sock or listen.bind("127.0.0.1", 0)
     stop = asyncio.Event()
-    prepared = server.prepare(app or App(fixed.state()).asgi, most_connections)
+    prepared = server.Server(app or App(fixed.state()).asgi, most_connections)
     task = asyncio.create_task(prepared.serve([sock], stop))
     opened: list[asyncio.StreamWriter] = []
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from email.utils import formatdate
 from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.report import Report, to_json
 from agent.snapshot import State
 from exporters.http import MOST_BODY_BYTES, MOST_IN_FLIGHT
-from exporters.pages import HEALTH_TYPE, HTML_TYPE, PAGE, TABLE, TEXT_TYPE
+from exporters.pages import HEALTH_TYPE, HTML_TYPE, PAGE, TABLE, TEXT_TYPE, http_date
 from exporters.prometheus import CONTENT_TYPE
 from probes.app.in_flight import MOST_SOURCES, InFlight
 from tests.unit.exporters.app import HANGS_UP, LOOPBACK, Answer, App
@@ -61,6 +65,32 @@ def test_metrics_is_a_plain_route_without_a_redirect(app: App) -> None:
 @pytest.mark.parametrize("path", ["/nothing", "/health/", "/docs", "/redoc", "/../etc/passwd"])
 def test_there_is_nothing_else(app: App, path: str) -> None:
     assert app.get(path).status == 404
+
+
+@pytest.mark.parametrize(
+    ("accepted", "small"),
+    [
+        ("gzip", True), ("GZIP;q=0.5, identity", True), ("br, gzip ; q=1", True), ("x-gzip", True), ("gzip;q=0.001", True),
+        ("", False), ("identity", False), ("gzip;q=0", False), ("gzip; q=0.000", False), ("br", False), ("gzipped", False),
+    ],
+)  # fmt: skip
+def test_metrics_are_compressed_for_those_who_ask_for_it(app: App, accepted: str, small: bool) -> None:
+    plain, answer = app.get("/metrics"), app.call("GET", "/metrics", accept_encoding=accepted)
+    assert (answer.headers.get("content-encoding") == "gzip") is small
+    assert (gzip.decompress(answer.body) if small else answer.body) == plain.body
+    assert int(answer.headers["content-length"]) == len(answer.body)
+    assert plain.headers["vary"] == answer.headers["vary"] == "accept-encoding"
+    assert answer.body is app.call("GET", "/metrics", accept_encoding=accepted).body, "made once for a report"
+
+
+@pytest.mark.parametrize("path", ["/livez", "/health", "/report.txt"])
+def test_the_other_pages_are_sent_as_they_are(app: App, path: str) -> None:
+    assert "content-encoding" not in app.call("GET", path, accept_encoding="gzip").headers
+
+
+@given(seconds=st.integers(0, 4_000_000_000))
+def test_a_date_is_written_as_the_standard_library_writes_it(seconds: int) -> None:
+    assert http_date(seconds) == formatdate(seconds, usegmt=True)
 
 
 def test_the_page_for_people_is_the_front_page(app: App) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.report import Breakdown
 from agent.rules import RULES
 from agent.snapshot import State
-from exporters.prometheus import VERDICTS, MetricsPage, ReadingCollector
+from exporters import exposition
+from exporters.prometheus import SCRAPED_SECONDS, VERDICTS, MetricsPage, ReadingCollector, ReportCollector
 from probes import READINGS
 from probes.app.requests import RequestsReading
 from probes.cpu.suspension import SuspensionReading
@@ -25,6 +26,7 @@ from probes.host.platform import PlatformReading
 from probes.logs.delivery import LogDeliveryReading
 from probes.postgres.probe import PostgresReading
 from probes.reading import Counts, Reading, metric_name, specs
+from tests.unit.builders import FakeClock
 from tests.unit.golden import fixed
 
 #: Labels that a scrape configuration or a platform sets itself; ours would be renamed to exported_*.
@@ -126,6 +128,38 @@ def test_the_page_is_rendered_once_for_each_report() -> None:
     assert made.render() is first
     state.snapshot = fixed.snapshot(version=2)
     assert made.render() != first
+
+
+def test_while_somebody_scrapes_the_page_lies_ready_when_the_report_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered: list[float] = []
+    clock = FakeClock(1000.0)
+    state = fixed.state(version=1)
+    made = MetricsPage(state, READINGS, clock)
+
+    def collect(_: ReportCollector) -> Iterator[exposition.Metric]:
+        rendered.append(clock())
+        return iter(())
+
+    monkeypatch.setattr(ReportCollector, "collect", collect)
+
+    def report_after(seconds: float) -> None:
+        clock.advance(seconds)
+        state.report_failures += 1
+        made.renew()
+
+    report_after(10)
+    assert rendered == [], "nobody has asked"
+    first = made.render(compressed=True)
+    report_after(10)
+    report_after(1)
+    assert rendered == [1010, 1020], "not again a second later"
+    assert made.render(compressed=True) == first
+    assert rendered.pop() == 1021
+    report_after(10)
+    assert made.render(compressed=True) is made.render(compressed=True)
+    assert rendered == [1010, 1020, 1031]
+    report_after(SCRAPED_SECONDS + 1)
+    assert len(rendered) == 3, "nobody asks any more"
 
 
 def test_a_family_that_changes_and_one_that_does_not_are_what_they_are_without_the_cache() -> None:

@@ -63,7 +63,7 @@ async def secure(directory: Path, most_connections: int = 32, tls: str = PAIR) -
     app = App(fixed.state())
     front = Front(app.pages, app._load, Guard(Hosts()), Login(access, ("/livez",)))
     stop = asyncio.Event()
-    task = asyncio.create_task(server.prepare(front, most_connections, access.tls).serve([sock], stop))
+    task = asyncio.create_task(server.Server(front, most_connections, access.tls).serve([sock], stop))
     try:
         yield made
     finally:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ValidationError
 
 from agent.settings.load import ConfigError, anybody_told, history_bytes, load, predicted_cpu_ratio
 from agent.settings.outside import remarks
@@ -22,6 +21,7 @@ from probes.cpu.registration import Suspension
 from probes.logs.registration import LogDelivery, Logs
 from probes.postgres.registration import Postgres
 from probes.registration import Context
+from probes.section import Section
 from probes.sockets.registration import Connections
 
 RULES = ("cpu_stolen", "cpu_contended")
@@ -41,10 +41,10 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "stallscope.toml"
 
 
-def sections() -> Iterator[tuple[str, type[BaseModel]]]:
+def sections() -> Iterator[tuple[str, type[Section]]]:
     for name, field in Config.model_fields.items():
         assert isinstance(field.annotation, type)
-        assert issubclass(field.annotation, BaseModel)
+        assert issubclass(field.annotation, Section)
         yield name, field.annotation
 
 
@@ -145,10 +145,12 @@ def test_other_peoples_environment_is_not_looked_at() -> None:
 
 def test_settings_cannot_be_changed_while_the_agent_runs() -> None:
     config = load(None, {})
-    with pytest.raises(ValidationError, match="frozen"):
-        config.http = Http()  # type: ignore[misc]
-    with pytest.raises(ValidationError, match="frozen"):
-        config.http.listen = "127.0.0.1:1"  # type: ignore[misc]
+    with pytest.raises(AttributeError, match="frozen"):
+        config.http = Http()
+    with pytest.raises(AttributeError, match="frozen"):
+        config.http.listen = "127.0.0.1:1"
+    with pytest.raises(AttributeError, match="frozen"):
+        del config.http.listen
 
 
 # ---- faults
@@ -605,16 +607,10 @@ def test_any_text_is_an_address_or_a_value_error(text: str) -> None:
 
 
 @pytest.mark.parametrize(("section", "model"), list(sections()), ids=lambda item: item if isinstance(item, str) else "")
-def test_every_setting_says_what_it_is(section: str, model: type[BaseModel]) -> None:
+def test_every_setting_says_what_it_is(section: str, model: type[Section]) -> None:
     assert model.__doc__, section
     for name, field in model.model_fields.items():
         assert field.description, f"{section}.{name}"
-
-
-@pytest.mark.parametrize(("section", "model"), list(sections()), ids=lambda item: item if isinstance(item, str) else "")
-def test_every_section_is_closed_and_frozen(section: str, model: type[BaseModel]) -> None:
-    assert model.model_config["extra"] == "forbid", section
-    assert model.model_config["frozen"], section
 
 
 # ---- databases

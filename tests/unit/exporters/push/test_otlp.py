@@ -18,18 +18,18 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.sdk.metrics.export import MetricsData
-from prometheus_client.core import (
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.diagnosis import Change
+from agent.settings import otel_environ
+from agent.settings.otel_environ import SIGNALS, Endpoint, Otel
+from exporters.exposition import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     InfoMetricFamily,
     Metric,
 )
-from prometheus_client.parser import text_string_to_metric_families
-
-from agent.diagnosis import Change
-from agent.settings import otel_environ
-from agent.settings.otel_environ import SIGNALS, Endpoint, Otel
 from exporters.prometheus import MetricsPage
 from exporters.push import otlp_messages
 from exporters.push.otlp import OtlpOutput

@@ -1,0 +1,23 @@
+"""Mean and median, as ``statistics`` has them: that module takes 10 ms and 1.5 MB, for fractions and decimals that nobody here has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+
+def fmean(values: Iterable[float]) -> float:
+    """Their mean.  Raises ValueError where there are none."""
+    known = list(values)
+    if not known:
+        raise ValueError("the mean of nothing")
+    return math.fsum(known) / len(known)
+
+
+def median(values: Iterable[float]) -> float:
+    """The middle one, or the mean of the two in the middle.  Raises ValueError where there are none."""
+    ranked = sorted(values)
+    if not ranked:
+        raise ValueError("the median of nothing")
+    half = len(ranked) // 2
+    return ranked[half] if len(ranked) % 2 else (ranked[half - 1] + ranked[half]) / 2
