@@ -209,7 +209,7 @@ def test_a_plain_request_loads_neither_uvicorn_nor_fastapi() -> None:
         "    await send({'type': 'http.response.body', 'body': b'ok'})\n"
         "async def main():\n"
         "    sock, stop = listen.bind('127.0.0.1', 0), asyncio.Event()\n"
-        "    serving = asyncio.create_task(server.Server(app, 4).serve(sock, stop))\n"
+        "    serving = asyncio.create_task(server.Server(app, 4).serve([sock], stop))\n"
         "    for method in (b'GET', b'POST'):\n"
         "        reader, writer = await asyncio.open_connection(*sock.getsockname())\n"
         "        writer.write(method + b' / HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n')\n"
