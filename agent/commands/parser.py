@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from agent import __version__
-from agent.commands.bench.flags import add_bench
+from agent.commands.bench.flags import DSN_WORDS, add_bench
 from agent.commands.exec import OWN as EXEC_OPTIONS
 from agent.commands.exec import USAGE_LINE as EXEC_USAGE
 from agent.commands.exits import USAGE
@@ -144,7 +144,7 @@ def _add_look_at(doctor: _Parser) -> None:
     look.add_argument(
         "--dsn",
         metavar="DSN",
-        help="the database: env:VARIABLE, file:PATH, or a DSN, which others can read in the list of processes",
+        help=f"the database: {DSN_WORDS}",
     )
     look.add_argument(
         "--port",

@@ -15,7 +15,6 @@ import socketserver
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -28,6 +27,7 @@ from probes.sockets import netlink as sock_diag
 from tests.lab import builds, log_clients
 from tests.lab.postgres import installations
 from tests.lab.quota import CpuGroup
+from tests.serving import running
 
 
 def pytest_configure() -> None:
@@ -270,12 +270,8 @@ class _Server(socketserver.ThreadingTCPServer):
 @contextlib.contextmanager
 def listening(handler: type[socketserver.BaseRequestHandler]) -> Iterator[int]:
     """The port of a server on 127.0.0.1 that treats each connection so."""
-    with _Server(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with running(_Server(("127.0.0.1", 0), handler)) as server:
         yield server.server_address[1]
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import jsonschema
@@ -46,6 +47,23 @@ def command(*flags: str) -> list[str]:
 def bench(dsn: str, *flags: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "BENCH_TEST_DSN": dsn}
     return subprocess.run(command(*flags), env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+@contextmanager
+def begun(dsn: str, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    """A bench of which two runs are done; the last of ``flags`` is its directory.  It ends with the block, whatever happens."""
+    journal = Path(flags[-1]) / "journal.jsonl"
+    environ = {**os.environ, "BENCH_TEST_DSN": dsn}
+    with subprocess.Popen(
+        command(*flags), env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            wait_for(
+                lambda: process.poll() is not None or (journal.exists() and len(journal.read_text().splitlines()) >= 2)
+            )
+            yield process
+        finally:
+            process.kill()
 
 
 def wait_for(holds: Callable[[], object]) -> None:
@@ -104,19 +122,8 @@ def test_a_killed_bench_is_cleaned_up_after_and_goes_on(server: PostgresServer, 
         "--out",
         str(tmp_path / "out"),
     )
-    journal = tmp_path / "out/journal.jsonl"
-    with subprocess.Popen(
-        command(*flags),
-        env={**os.environ, "BENCH_TEST_DSN": server.dsn()},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as killed:
-        try:
-            wait_for(
-                lambda: killed.poll() is not None or (journal.exists() and len(journal.read_text().splitlines()) >= 2)
-            )
-        finally:
-            killed.send_signal(signal.SIGKILL)
+    with begun(server.dsn(), *flags) as killed:
+        killed.kill()
     left = server.execute(OURS)
     assert len(left) == 1
     other = f"{PREFIX}0123abcd"  # not marked: somebody else's, whatever its name
@@ -146,15 +153,7 @@ def test_told_to_stop_it_keeps_what_was_measured(server: PostgresServer, tmp_pat
         "--out",
         str(tmp_path / "out"),
     )
-    journal = tmp_path / "out/journal.jsonl"
-    with subprocess.Popen(
-        command(*flags),
-        env={**os.environ, "BENCH_TEST_DSN": server.dsn()},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as told:
-        wait_for(lambda: told.poll() is not None or (journal.exists() and len(journal.read_text().splitlines()) >= 2))
+    with begun(server.dsn(), *flags) as told:
         told.send_signal(signal.SIGINT)
         said = told.communicate(timeout=PATIENCE)[1]
     assert told.returncode == 2, said

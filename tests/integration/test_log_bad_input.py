@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,6 +24,7 @@ from tests.integration.test_log_pipe import NOBODY
 from tests.integration.test_log_sources import message, series, tell
 from tests.integration.test_pool import FLOOD_BYTES, App, _drip, _flood, _hang, _redirect, _serve
 from tests.lab.log_stage import free_udp_port
+from tests.serving import running
 
 OFTEN = (*FAST, "--set", "history.seconds=120", "--set", "logs.every_seconds=1", "--set", "logs.timeout_seconds=0.5")
 #: What a look at a hostile source may cost: so much of a CPU, on a machine that others share.
@@ -36,13 +36,10 @@ FILES = 100_000
 
 @contextmanager
 def page(behave: Callable[[socket.socket, App], None]) -> Iterator[App]:
-    with App() as server:
-        server.behave = behave
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
+    server = App()
+    server.behave = behave
+    with running(server):
         yield server
-        server.shutdown()
-        thread.join(10)
 
 
 def out_of_sight(agent: RunningAgent) -> dict[str, str]:

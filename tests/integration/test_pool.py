@@ -22,6 +22,7 @@ from probes.app.pool_page import Vocabulary
 from probes.metrics_page.fetch import MOST_BYTES
 from probes.reading import NoData
 from tests.integration.conftest import FAST, RunningAgent, Start, eventually
+from tests.serving import running
 
 FLOOD_BYTES = 100_000_000
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
@@ -95,12 +96,8 @@ def _flood(connection: socket.socket, app: App) -> None:
 @pytest.fixture
 def app() -> Iterator[App]:
     """A server of this test alone, on a thread of its own."""
-    with App() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
+    with running(App()) as server:
         yield server
-        server.shutdown()
-        thread.join(10)
 
 
 def look(app: App) -> PoolReading:

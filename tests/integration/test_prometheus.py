@@ -24,9 +24,8 @@ from agent.commands.fleet.selector import parse
 from agent.rules import BY_ID, RULES
 from deploy.grafana import rows
 from tests.integration.conftest import FAST, ROOT, Start, eventually
-from tests.lab import builds
 from tests.lab.fleet_series import blocks, forty
-from tests.lab.prometheus import Pages, Prometheus, Target
+from tests.lab.prometheus import Pages, Prometheus, Target, recorded
 from tests.unit.agent.commands.fleet_answers import ANSWERS
 from tests.unit.builders import Scene
 from tests.unit.deploy.test_alerts import harmed, idle, page_of
@@ -75,17 +74,7 @@ def test_a_roll_out_is_told_by_its_revisions(hour: Prometheus) -> None:
 def test_the_recorded_series_tell_the_same(hour: Prometheus, tmp_path: Path) -> None:
     raw = fleet(hour.url)
     now = time.time()
-    words = ["--start", f"{now - 3600:.0f}", "--end", f"{now:.0f}", "--eval-interval", f"{STEP}s", "--url", hour.url]
-    command = [
-        builds.promtool(),
-        "tsdb",
-        "create-blocks-from",
-        "rules",
-        *words,
-        f"--output-dir={tmp_path}/made",
-        str(RECORDING),
-    ]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    recorded(hour, RECORDING, tmp_path / "made", now - 3600, now, STEP)
     for each in hour.data.iterdir():
         if (each / "meta.json").exists():
             shutil.copytree(each, tmp_path / "made" / each.name)

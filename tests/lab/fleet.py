@@ -22,10 +22,10 @@ import psutil
 
 from agent.commands.fleet import questions
 from agent.rules import RULES
-from tests.lab import builds, loads
+from tests.lab import loads
 from tests.lab.fleet_series import Found, Life, blocks
 from tests.lab.process import Running
-from tests.lab.prometheus import Pages, Prometheus, Target
+from tests.lab.prometheus import Pages, Prometheus, Target, recorded
 from tests.lab.quota import CpuGroup
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,26 +115,7 @@ def thousands(instances: int = INSTANCES) -> Iterator[str]:
                 rows = len(engine.ask(questions.ask(each, questions.KEPT, ())))
                 yield f"| `{each.recorded}` | {rows} | {time.monotonic() - start:.2f} | {engine.seconds - cpu:.2f} |\n"
             now = time.time()
-            words = [
-                "--start",
-                f"{now - WINDOW:.0f}",
-                "--end",
-                f"{now:.0f}",
-                "--eval-interval",
-                "60s",
-                "--url",
-                engine.url,
-            ]
-            command = [
-                builds.promtool(),
-                "tsdb",
-                "create-blocks-from",
-                "rules",
-                *words,
-                f"--output-dir={made}",
-                str(RECORDING),
-            ]
-            subprocess.run(command, check=True, capture_output=True, timeout=3600)
+            recorded(engine, RECORDING, made, now - WINDOW, now, 60)
             for block in engine.data.iterdir():
                 if (block / "meta.json").exists():
                     shutil.move(block, made / block.name)

@@ -182,3 +182,12 @@ class Pages:
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self._server.server_port}"
+
+
+def recorded(engine: Prometheus, rules: Path, made: Path, start: float, end: float, step_seconds: float) -> None:
+    """Into ``made``: blocks of what these recording rules would have recorded from the engine's series (seconds since the epoch)."""
+    command = [
+        builds.promtool(), "tsdb", "create-blocks-from", "rules", f"--start={start:.0f}", f"--end={end:.0f}",
+        f"--eval-interval={step_seconds:.0f}s", f"--url={engine.url}", f"--output-dir={made}", str(rules),
+    ]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True, timeout=3600)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+#: What `--dsn` takes, here and for doctor.
+DSN_WORDS = "env:VARIABLE, file:PATH, or a DSN, which others can read in the list of processes"
+
 
 def add_bench(
     bench: argparse.ArgumentParser, settings: argparse.ArgumentParser, output: argparse.ArgumentParser
@@ -24,9 +27,7 @@ def add_bench(
 def _add_what(postgres: argparse.ArgumentParser) -> None:
     what = postgres.add_argument_group("which database, and what may be done to it")
     what.add_argument("--target", metavar="NAME", help="one of postgres.targets of the settings")
-    what.add_argument(
-        "--dsn", metavar="DSN", help="env:VARIABLE, file:PATH, or a DSN, which others can read in the list of processes"
-    )
+    what.add_argument("--dsn", metavar="DSN", help=DSN_WORDS)
     what.add_argument(
         "--embedded-postgres", action="store_true", help="start a PostgreSQL of our own, for a first look"
     )

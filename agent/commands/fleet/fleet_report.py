@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agent.report import Severity
+from agent.report import CannotSee, Severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,6 @@ class FleetFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class Unseen:
-    """What the answer does not hold, why, and what would show it."""
-
-    what: str
-    because: str
-    remedy: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class FleetReport:
     """The answer for all instances.  ``conclusive``: a cause was found, or there is none; else nobody can tell."""
 
@@ -70,5 +61,5 @@ class FleetReport:
     instances: int
     groups: Mapping[str, int]
     findings: tuple[FleetFinding, ...]
-    cannot_see: tuple[Unseen, ...]
+    cannot_see: tuple[CannotSee, ...]
     recorded: bool

@@ -6,38 +6,38 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
 from agent.commands.fleet import questions
-from agent.commands.fleet.fleet_report import Unseen
 from agent.commands.fleet.look import Seen, Table
 from agent.commands.fleet.sentences import NAMED, Names, instances, listed, more
+from agent.report import CannotSee
 
 
-def cannot_see(seen: Seen, names: Names, warnings: Sequence[str], found: Collection[str]) -> Iterator[Unseen]:
+def cannot_see(seen: Seen, names: Names, warnings: Sequence[str], found: Collection[str]) -> Iterator[CannotSee]:
     """Everything that is known to be missing; ``found`` are the rules that some instance has found."""
     for what, why in seen.missed:
-        yield Unseen(what, why)
+        yield CannotSee(what, why, "")
     for warning in warnings:
-        yield Unseen("part of the series", f"the engine says: {warning}", "its stores and its limits")
+        yield CannotSee("part of the series", f"the engine says: {warning}", "its stores and its limits")
     yield from _instances(seen, names)
     if not seen.instances:
-        yield Unseen(
+        yield CannotSee(
             "every instance", "no series stallscope_build_info has such labels now",
             "--match, and whether this engine scrapes /metrics of the agents",
         )  # fmt: skip
     elif not any(group[-1] for group, _ in seen.instances):
         label = questions.REVISIONS if seen.by[-1] in questions.REVISIONS else seen.by[-1:]
-        yield Unseen(
+        yield CannotSee(
             f"which {seen.word} an instance is of", f"its series have no label {' or '.join(label)}",
             "--by LABEL, or a relabelling where they are scraped",
         )  # fmt: skip
     if seen.asked_rules:
-        yield Unseen(
+        yield CannotSee(
             "what else these instances cannot judge", "not asked of so many, because their verdicts are not recorded",
             "deploy/prometheus/recording.yaml",
         )  # fmt: skip
     yield from _rules(seen, found)
 
 
-def _instances(seen: Seen, names: Names) -> Iterator[Unseen]:
+def _instances(seen: Seen, names: Names) -> Iterator[CannotSee]:
     silent = {group: _now(seen.silent, group) for group, _ in seen.silent}
     gone = {group: _now(seen.gone, group) - silent.get(group, 0) for group, _ in seen.gone}
     for counted, because, remedy in (
@@ -48,10 +48,10 @@ def _instances(seen: Seen, names: Names) -> Iterator[Unseen]:
         if some:
             where = ", ".join(f"{number} of {name}" for number, name in some[:NAMED] if name)
             what = instances(sum(number for number, _ in some))
-            yield Unseen(what + (f" ({where}{more(some)})" if where else ""), because, remedy)
+            yield CannotSee(what + (f" ({where}{more(some)})" if where else ""), because, remedy)
 
 
-def _rules(seen: Seen, found: Collection[str]) -> Iterator[Unseen]:
+def _rules(seen: Seen, found: Collection[str]) -> Iterator[CannotSee]:
     """Rules that agents cannot judge where they stand: those that are found elsewhere first, then by how many cannot."""
     unknown: defaultdict[str, int] = defaultdict(int)
     for group, (rule, state) in seen.verdicts:
@@ -67,7 +67,7 @@ def _rules(seen: Seen, found: Collection[str]) -> Iterator[Unseen]:
         for (_, count), rules in sorted(alike.items())
     ]
     if said:
-        yield Unseen(
+        yield CannotSee(
             "; ".join(said),
             "the agents there cannot judge it",
             "stallscope report INSTANCE says why and what would show it",

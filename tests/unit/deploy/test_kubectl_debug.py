@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.serving import running
 from tests.unit.deploy.files import ROOT, documents
 
 POD = {
@@ -54,14 +54,8 @@ def api(patches: list[Any]) -> Iterator[str]:
             patches.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.answer(POD)
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), Answer)) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 def test_the_line_makes_a_container_with_two_capabilities_among_the_apps_processes(tmp_path: Path) -> None:

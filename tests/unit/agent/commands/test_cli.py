@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from agent.rules import RULES
 from agent.settings.load import load
 from agent.settings.schema import Config
 from stallscope import own_first
+from tests.serving import running
 from tests.unit.golden import fixed
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -371,14 +371,8 @@ def something_at(status: int, body: bytes, path: str = "/health", raw: bytes = b
         def log_message(self, format: str, *args: Any) -> None:
             """Say nothing."""
 
-    with HTTPServer(("127.0.0.1", 0), Handler) as http:
-        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{http.server_port}"
-        finally:
-            http.shutdown()
-            thread.join(5)
+    with running(HTTPServer(("127.0.0.1", 0), Handler)) as http:
+        yield f"http://127.0.0.1:{http.server_port}"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from agent.commands import cli, exits
 from agent.commands.fleet import command, engine
 from agent.commands.fleet.engine import Engine, NoAnswer
 from agent.commands.fleet.text import render
+from tests.serving import running
 from tests.unit.agent.commands.fleet_answers import Answers, recorded, replay
 from tests.unit.agent.commands.test_fleet import healthy, judged, vector
 
@@ -70,16 +71,8 @@ def served(answer: Answer) -> Iterator[tuple[str, list[str]]]:
         def log_message(self, format: str, *args: Any) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         yield f"http://127.0.0.1:{server.server_port}", came
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(5)
 
 
 def says(body: bytes, status: int = 200, *headers: tuple[str, str]) -> Answer:
