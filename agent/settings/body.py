@@ -101,6 +101,8 @@ _PRESETS: dict[str, Any] = {
         },
     },
 }  # fmt: skip
+#: Objects and lists in each other: of what is sent to people a handful are used.
+MOST_DEPTH = 64
 #: Characters of one value, and of what it stands in: PagerDuty takes 1,024 of a summary, Slack and Teams more.
 MOST_VALUE = 1000
 
@@ -132,10 +134,9 @@ class Body:
                 raise ValueError(f"must be {', '.join(_PRESETS)} or the text of a JSON object") from None
             if not isinstance(self._tree, dict):
                 raise ValueError(f"must be {', '.join(_PRESETS)} or the text of a JSON object")
-        try:
-            faults = sorted(set(_faults(self._tree)))
-        except RecursionError:
-            raise ValueError("is nested too deeply") from None
+        if not _is_flat(self._tree):
+            raise ValueError(f"is nested too deeply: at most {MOST_DEPTH} objects and lists in each other")
+        faults = sorted(set(_faults(self._tree)))
         if faults:
             raise ValueError(f"{'; '.join(faults)}; known names: {', '.join(NAMES)}; $$ is a dollar sign")
         self.needs_secret = "secret" in _names(self._tree)
@@ -165,12 +166,21 @@ class Body:
         return self._escape(text if len(text) <= MOST_VALUE else f"{text[: MOST_VALUE - 3]}...")
 
 
+def _is_flat(tree: Any) -> bool:
+    layer = [tree]
+    for _ in range(MOST_DEPTH):
+        layer = [each for node in layer for each in _inside(node)]
+        if not layer:
+            return True
+    return False
+
+
+def _inside(node: Any) -> list[Any]:
+    return list(node.values()) if isinstance(node, dict) else node if isinstance(node, list) else []
+
+
 def _strings(node: Any) -> list[str]:
-    if isinstance(node, dict):
-        return [text for each in node.values() for text in _strings(each)]
-    if isinstance(node, list):
-        return [text for each in node for text in _strings(each)]
-    return [node] if isinstance(node, str) else []
+    return [node] if isinstance(node, str) else [text for each in _inside(node) for text in _strings(each)]
 
 
 def _names(node: Any) -> set[str]:

@@ -281,8 +281,9 @@ def test_the_throughput_of_a_writer_that_is_looked_at_is_its_own(stack: ExitStac
 
 # ---- another user
 
+#: What is loaded when it is first needed is loaded before: who it becomes may not be able to read this Python.
 DROPPED = """
-import asyncio, json, os, sys
+import asyncio, ctypes, json, os, sys
 from probes.logs.stdout import PipeProbe
 from probes.reading import NoData
 os.setgroups([]); os.setresgid({gid}, {gid}, {gid}); os.setresuid({uid}, {uid}, {uid})

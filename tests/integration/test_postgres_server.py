@@ -153,7 +153,10 @@ def test_it_comes_back_after_it_was_killed(start: Start) -> None:
 def test_a_stopped_server_does_not_answer_until_it_goes_on(start: Start) -> None:
     server = start()
     server.stop_processes()
-    assert {psutil.Process(pid).status() for pid in server.pids() if running(pid)} == {psutil.STATUS_STOPPED}
+    eventually(
+        lambda: {psutil.Process(pid).status() for pid in server.pids() if running(pid)} == {psutil.STATUS_STOPPED},
+        what="the moment when the signal has reached all",
+    )
     with pytest.raises(psycopg.errors.ConnectionTimeout):
         psycopg.connect(server.dsn(), connect_timeout=PATIENCE_SECONDS)
     server.continue_processes()

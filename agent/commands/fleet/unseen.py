@@ -9,30 +9,34 @@ from agent.commands.fleet import questions
 from agent.commands.fleet.look import Seen, Table
 from agent.commands.fleet.sentences import NAMED, Names, instances, listed, more
 from agent.report import CannotSee
+from probes.reading import Code
 
 
 def cannot_see(seen: Seen, names: Names, warnings: Sequence[str], found: Collection[str]) -> Iterator[CannotSee]:
     """Everything that is known to be missing; ``found`` are the rules that some instance has found."""
     for what, why in seen.missed:
-        yield CannotSee(what, why, "")
+        yield CannotSee(what, why, "", code=Code.UNREACHABLE)
     for warning in warnings:
-        yield CannotSee("part of the series", f"the engine says: {warning}", "its stores and its limits")
+        yield CannotSee(
+            "part of the series", f"the engine says: {warning}", "its stores and its limits", code=Code.PARTIAL
+        )
     yield from _instances(seen, names)
     if not seen.instances:
         yield CannotSee(
             "every instance", "no series stallscope_build_info has such labels now",
             "--match, and whether this engine scrapes /metrics of the agents",
+            code=Code.UNREACHABLE,
         )  # fmt: skip
     elif not any(group[-1] for group, _ in seen.instances):
         label = questions.REVISIONS if seen.by[-1] in questions.REVISIONS else seen.by[-1:]
         yield CannotSee(
             f"which {seen.word} an instance is of", f"its series have no label {' or '.join(label)}",
-            "--by LABEL, or a relabelling where they are scraped",
+            "--by LABEL, or a relabelling where they are scraped", code=Code.CANNOT_COUNT,
         )  # fmt: skip
     if seen.asked_rules:
         yield CannotSee(
             "what else these instances cannot judge", "not asked of so many, because their verdicts are not recorded",
-            "deploy/prometheus/recording.yaml",
+            "deploy/prometheus/recording.yaml", code=Code.NOT_CONFIGURED,
         )  # fmt: skip
     yield from _rules(seen, found)
 
@@ -48,7 +52,7 @@ def _instances(seen: Seen, names: Names) -> Iterator[CannotSee]:
         if some:
             where = ", ".join(f"{number} of {name}" for number, name in some[:NAMED] if name)
             what = instances(sum(number for number, _ in some))
-            yield CannotSee(what + (f" ({where}{more(some)})" if where else ""), because, remedy)
+            yield CannotSee(what + (f" ({where}{more(some)})" if where else ""), because, remedy, code=Code.UNREACHABLE)
 
 
 def _rules(seen: Seen, found: Collection[str]) -> Iterator[CannotSee]:
@@ -71,6 +75,7 @@ def _rules(seen: Seen, found: Collection[str]) -> Iterator[CannotSee]:
             "; ".join(said),
             "the agents there cannot judge it",
             "stallscope report INSTANCE says why and what would show it",
+            code=Code.UNSPECIFIED,
         )
 
 

@@ -6,7 +6,7 @@ Readings are made from their own field specs, so that a new field shows up witho
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,13 +51,13 @@ _REQUIRED: Mapping[type[Reading], Mapping[str, Any]] = {
 }
 
 
-def same_as_golden(name: str, text: str) -> None:
-    """Compare with the golden file; with UPDATE_GOLDEN=1 in the environment write it instead."""
+def same_as_golden(name: str, text: str, shape: Callable[[str], object] = str) -> None:
+    """Compare with the golden file what ``shape`` makes of both; with UPDATE_GOLDEN=1 in the environment write it instead."""
     path = HERE / name
     if os.environ.get("UPDATE_GOLDEN") == "1":
         path.write_text(text, "utf-8")
     wanted = path.read_text("utf-8") if path.exists() else "(no such golden file)"
-    assert text == wanted, f"{path} differs: make docs writes it anew (see golden/README.md)"
+    assert shape(text) == shape(wanted), f"{path} differs: make docs writes it anew (see golden/README.md)"
 
 
 def reading(kind: type[R], **fields: Any) -> R:

@@ -71,7 +71,9 @@ def ended(*arguments: str) -> int:
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_the_help_of_each_command_is_the_golden_one(command: str, capsys: Output) -> None:
     assert ended(*filter(None, (command, "--help"))) == 0
-    fixed.same_as_golden(f"help{command and '-'}{command}.txt", capsys.readouterr().out)
+    # Where argparse breaks a line changes from one Python to the next: the files are 3.11's.
+    shape = str if sys.version_info[:2] == (3, 11) else str.split
+    fixed.same_as_golden(f"help{command and '-'}{command}.txt", capsys.readouterr().out, shape)
 
 
 def test_the_version_is_the_packages(capsys: Output) -> None:

@@ -32,7 +32,10 @@ def test_a_psycopg_pool_whose_numbers_cannot_be_had_is_left_out(stage: Stage, mi
 
 
 def test_a_sqlalchemy_pool_through_its_engine(stage: Stage) -> None:
-    engine = sqlalchemy.create_engine("sqlite://", poolclass=sqlalchemy.pool.QueuePool, pool_size=1, max_overflow=1)
+    engine = sqlalchemy.create_engine(
+        "sqlite://", poolclass=sqlalchemy.pool.QueuePool, pool_size=1, max_overflow=1,
+        connect_args={"check_same_thread": False},
+    )  # fmt: skip
     stage.module.watch_pool("main", engine)
     unused = stage.message()["pool"]["main"]
     assert unused == {"size": 2, "checked_out": 0, "waiting": 0, "wait_seconds": 0, "acquires": 0}
