@@ -3,7 +3,7 @@
 #
 #   make image                                                                      # with docker, or with buildah as root
 #   docker build -t stallscope:0.1.0 .
-#   docker build -t stallscope:0.1.0 --build-arg EXTRAS="--extra cloud-logging" .    # docs/log-delivery.md; 40 MB of memory more when used
+#   docker build -t stallscope:0.1.0 --build-arg EXTRAS="--extra otlp --extra web --extra cloud-logging" .    # docs/log-delivery.md; 40 MB of memory more when used
 #
 # Into any other image, scratch, distroless and Alpine too:  COPY --from=stallscope:0.1.0 /opt/stallscope /opt/stallscope
 #
@@ -36,7 +36,8 @@ ENV UV_COMPILE_BYTECODE=1 \
 WORKDIR /src
 # Dependencies first: this layer changes only with the lock file.
 COPY pyproject.toml uv.lock ./
-ARG EXTRAS=""
+# A push by OTLP and a login on the pages are settings: whoever has the image need not build it again for them (2 MB).
+ARG EXTRAS="--extra otlp --extra web"
 # hadolint ignore=SC2086
 RUN /opt/uv/bin/uv sync --frozen --no-dev --no-install-project ${EXTRAS}
 COPY README.md LICENSE stallscope.py ./
