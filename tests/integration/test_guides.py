@@ -63,7 +63,8 @@ class Copy:
         given = dict(part.split("=", 1) for part in shlex.split(command) if re.match(r"[A-Z_]+=", part))
         words = [part for part in shlex.split(command) if part.partition("=")[0] not in given]
         words[0] = words[0].replace(".venv/bin", str(tools))
-        environ = {**os.environ, **given, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
+        environ = {**os.environ, **given, "PYTHONPATH": str(self.root)}
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # it compiles the whole copy: once, and not for each command
         return subprocess.run(
             words, cwd=self.root, env=environ, capture_output=True, text=True, timeout=600, check=False
         )
