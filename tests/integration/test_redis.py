@@ -111,7 +111,6 @@ def test_scripts_of_another_client_convict_it_by_its_own_count(server: Redis) ->
     assert "tonumber" not in repr(told), "a command's name, and never its arguments"
 
 
-@pytest.mark.timing(reason="a busy machine holds the PINGs up as well, and then nobody can be cleared")
 def test_a_slow_proxy_is_the_network_and_not_the_redis(server: Redis) -> None:
     with TcpProxy(HERE, server.port) as proxy:
         proxy.delay(0.015)
@@ -121,7 +120,8 @@ def test_a_slow_proxy_is_the_network_and_not_the_redis(server: Redis) -> None:
     told = watch.judge("network_slow")
     assert isinstance(told, Present), told
     assert "a proxy is in between" in told.evidence[1].text
-    assert isinstance(watch.judge("redis_slow"), Absent)
+    # Where the proxy itself waits for a CPU its PINGs come late: that clears nobody, and convicts nobody either.
+    assert not isinstance(watch.judge("redis_slow"), Present)
 
 
 def test_stopped_and_killed_it_is_unreachable_until_it_answers_again() -> None:
