@@ -263,6 +263,11 @@ class Echo(socketserver.BaseRequestHandler):
             pass
 
 
+def host_takes_the_cpu(agent: RunningAgent) -> bool:
+    """Whether its report says so.  Then bursts are stopped between requests too, by no limit: nobody can be cleared of that, and nobody is to be convicted."""
+    return any(found["rule"] == "cpu_stolen" for found in agent.get("/health").json["findings"])
+
+
 class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
 

@@ -13,7 +13,15 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import ROOT, RunningAgent, Start, eventually, hearing, server_programs
+from tests.integration.conftest import (
+    ROOT,
+    RunningAgent,
+    Start,
+    eventually,
+    hearing,
+    host_takes_the_cpu,
+    server_programs,
+)
 from tests.lab import builds
 from tests.lab.log_stage import free_udp_port
 from tests.lab.postgres import PostgresServer
@@ -147,11 +155,9 @@ def test_a_cpu_that_is_there_for_requests_alone_is_found_by_what_the_hook_tells(
         time.sleep(PAUSE_SECONDS)
         group.set_quota(None)  # to be asked
         found, rounds = rules(agent, part).get(rule), rounds + 1
-        if quota is None and rounds >= ROUNDS and "cpu_stolen" in rules(agent, "findings"):
-            break  # the host takes the CPU, between requests as well: nobody can then be cleared, and nobody is convicted
-    if found is None and quota is None and "cpu_stolen" in (seen := rules(agent, "findings")):
-        assert rule not in seen
-        return
+        if quota is None and found is None and rounds >= ROUNDS and host_takes_the_cpu(agent):
+            assert rule not in rules(agent, "findings")
+            return
     assert found is not None, agent.get("/report.txt").body.decode()
     between, during, told = found["evidence"]
     assert between["text"].startswith("between requests")
