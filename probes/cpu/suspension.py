@@ -1,60 +1,35 @@
-"""Is the CPU taken away?  The parent side of the spin and heartbeat child (``spinner.py``).
+"""Is the CPU taken away?  What the spin and heartbeat child felt (``spinner.py``; its life is ``child.py``).
 
 Gaps are the detector; run delay, throttled time, steal and lost ticks only attribute them.  This probe
 carries both to the agent and concludes nothing: the child's records become :class:`Window` objects,
 and the sums become exported counters.
 
-The child writes every few seconds, and flushes early when something changed: a large gap, or the first
-clean spin after one.  An early flush asks the schedule for an early slot (``on_early_flush``), so slots can be rare in
-healthy times.
-The pipe's 64 KiB hold over four minutes of records.
-
 A child that is stopped or killed must not look like a frozen instance: the agent's own loop is the
 witness.  When it ran in the middle of a long gap, the child alone was held, and the
 window is dropped and counted instead of believed.
-
-The file passes 300 lines because the reading, the child's life and the witness are one thought: what is
-believed of the child depends on how it lives.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import re
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from probes.backoff import Backoff
 from probes.counters import gain
 from probes.cpu import spinner
+from probes.cpu.child import Child
 from probes.cpu.ticks import TickCounter
 from probes.reading import Code, Counts, NoData, Reading, Stability, Unseen, gauge, histogram, increment
 from probes.record import dataclass
 
 #: A reading keeps at most this many windows; older ones are dropped and counted.
 MOST_WINDOWS = 48
-#: As much as the pipe itself holds, in whole records.
-MOST_BUFFERED = 65536 // spinner.RECORD.size * spinner.RECORD.size
-#: Without a record for this long the child is not measuring: it writes every four seconds.
-SILENT_SECONDS = 12.0
-#: Between the end of a child and the start of the next one.
-FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 1.0, 60.0
 #: A gap longer than this asks the witness whether the whole process group was held.  Without its edges
 #: it is longer than the agent's pulse (0.9 s), so a loop that ran was surely seen in it.
 LONG_GAP_SECONDS = 1.5
 
-#: Of /proc/PID/cgroup the lines of the v1 cpu controller and of the unified hierarchy.
-_CPU_GROUP = re.compile(rb"\d+:(?:(?:[^:]*,)?cpu(?:,[^:]*)?)?:")
 _GAP_BUCKETS = spinner.BUCKETS
-#: As an import and not as a script, so that its compiled form is used: 15 ms of CPU at every start.  The
-#: folder goes last on the path, because it holds names (``platform``) that the standard library has too.
-_CHILD = "import sys; sys.path.append(sys.argv[1]); import spinner; sys.exit(spinner.main(sys.argv[2]))"
 
 
 class Window(NamedTuple):
@@ -131,15 +106,8 @@ def unpack(raw: bytes) -> tuple[Window, int, tuple[int, ...]]:
     return window, skipped, tuple(counts)
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 class SuspensionProbe:
-    """Starts the child, drains its pipe, restarts it with back-off when it is gone.
+    """Sums up what the child wrote, and keeps one running.
 
     ``settings`` is asked for the child's configuration line at each (re)start.  ``witness(a, b)``
     says whether the agent's loop ran between two monotonic instants.  ``trust`` maps counter names to
@@ -161,55 +129,20 @@ class SuspensionProbe:
         clock: Callable[[], float] = time.monotonic,
         on_early_flush: Callable[[], None] = lambda: None,
     ) -> None:
-        self._on_early_flush = on_early_flush
-        self._settings, self._trust, self._witness, self._clock = settings, trust, witness, clock
-        self._root = root
-        self._child: subprocess.Popen[bytes] | None = None
-        self._pipe = -1
-        self._buffer = b""
-        self._placed = b""
-        self._skipped = self._restarts = 0
-        self._send = 0.0
-        self._backoff = Backoff(FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS, clock)
-        self._heard = self._taken = clock()
+        self._trust, self._witness, self._clock = trust, witness, clock
+        self._child = Child(settings, root, clock, on_early_flush)
+        self._taken = clock()
         self._ticks = TickCounter(root, clock)
         self._ticks.since()
 
     @property
     def child_pid(self) -> int | None:
         """The child's process id while it runs; its CPU and memory count as the agent's own."""
-        return self._child.pid if self._child is not None else None
+        return self._child.pid
 
     def start(self) -> None:
         """Start the child.  Called by the first :meth:`read` too; earlier when start-up must be short."""
-        settings = f"{self._settings()};parent={os.getpid()}"
-        self._send = spinner.Config(settings).send
-        reader, writer = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(reader, False)
-        try:
-            self._child = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-B", "-c", _CHILD, os.path.dirname(spinner.__file__), settings],
-                stdin=subprocess.DEVNULL, stdout=writer, stderr=subprocess.DEVNULL,
-                start_new_session=True, cwd="/", env={},
-            )  # fmt: skip
-        except OSError:
-            os.close(reader)
-            raise
-        finally:
-            os.close(writer)
-        self._pipe, self._buffer, self._skipped = reader, b"", 0
-        self._heard = self._clock()
-        self._placed = self._place()
-        asyncio.get_running_loop().add_reader(reader, self._fill)
-
-    def _place(self) -> bytes:
-        """The child's cgroup membership: when somebody moves it, its counters are another group's."""
-        try:
-            lines = (self._root / f"proc/{self.child_pid}/cgroup").read_bytes().splitlines()
-        except OSError:
-            return b""
-        # Only where its CPU comes from: who moves it in another hierarchy, such as the freezer's, moves no quota.
-        return b"\n".join(line for line in lines if _CPU_GROUP.match(line))
+        self._child.start()
 
     async def read(self) -> SuspensionReading:
         """Drain the pipe and sum up.
@@ -217,69 +150,13 @@ class SuspensionProbe:
         Raises NoData while the child is dead, stopped or silent.
         """
         now = self._clock()
-        if self._child is None:
-            if not self._backoff.due:
-                because = f"the measuring child process ended; next start in {self._backoff.seconds_left:.0f} s"
-                raise NoData(because, code=Code.BUSY)
-            self.start()
-        records = list(self._drain())
-        self._check_child(now, heard=bool(records))
+        self._child.start_if_gone()
+        records = [unpack(raw) for raw in self._child.drain()]
+        self._child.check(now, heard=bool(records))
         seconds, self._taken = now - self._taken, now
-        if not records and seconds > 2 * self._send:
+        if not records and seconds > 2 * self._child.send:
             raise NoData("the measuring child process wrote nothing in this slot", code=Code.TIMED_OUT)
         return self._sum_up(records, now, seconds)
-
-    def _fill(self) -> None:
-        """Take what the child wrote.  A write before its time is an early flush, and the child's end counts as one."""
-        try:
-            chunk = os.read(self._pipe, 65536)
-        except BlockingIOError:
-            return
-        self._buffer += chunk
-        size = spinner.RECORD.size
-        self._buffer = self._buffer[max(0, len(self._buffer) - MOST_BUFFERED + size - 1) // size * size :]
-        if not chunk:
-            asyncio.get_running_loop().remove_reader(self._pipe)
-        since, self._heard = self._clock() - self._heard, self._clock()
-        if not chunk or since < self._send * 0.95:
-            self._on_early_flush()
-
-    def _drain(self) -> Iterator[tuple[Window, int, tuple[int, ...]]]:
-        size = spinner.RECORD.size
-        whole = len(self._buffer) // size * size
-        raw, self._buffer = self._buffer[:whole], self._buffer[whole:]
-        for at in range(0, whole, size):
-            yield unpack(raw[at : at + size])
-
-    def _check_child(self, now: float, *, heard: bool) -> None:
-        assert self._child is not None
-        code = self._child.poll()
-        if code is not None:
-            how = f"by {_signal_name(-code)}" if code < 0 else f"with exit code {code}"
-            self._drop_child()
-            self._restarts += 1
-            self._backoff.failed()
-            raise NoData(f"the measuring child process was ended {how}; it is started again", code=Code.BUSY)
-        if now - self._heard > SILENT_SECONDS:
-            state = self._child_state()
-            raise NoData(
-                f"the measuring child process {self._child.pid} has been silent for "
-                f"{now - self._heard:.0f} s (state {state})",
-                "let it run: kill -CONT it if a debugger or a person stopped it" if state == "T" else "",
-                code=Code.TIMED_OUT,
-            )
-        if heard:
-            self._backoff.note_sign_of_life()
-        if self._placed != (placed := self._place()) and placed:
-            self._drop_child()
-            self.start()
-
-    def _child_state(self) -> str:
-        try:
-            text = (self._root / f"proc/{self.child_pid}/stat").read_text()
-        except OSError:
-            return "unknown"
-        return text.rpartition(")")[2].split()[0]
 
     def _sum_up(
         self, records: list[tuple[Window, int, tuple[int, ...]]], now: float, seconds: float
@@ -288,8 +165,8 @@ class SuspensionProbe:
         kept: list[Window] = []
         skipped = stops = 0
         for window, skipped_so_far, gaps in records:
-            skipped += int(gain(self._skipped, skipped_so_far, from_zero=True) or 0)
-            self._skipped = skipped_so_far
+            skipped += int(gain(self._child.skipped, skipped_so_far, from_zero=True) or 0)
+            self._child.skipped = skipped_so_far
             if window.longest > LONG_GAP_SECONDS and self._held_alone(window):
                 stops += 1
                 continue
@@ -305,7 +182,7 @@ class SuspensionProbe:
                 unseen[field] = Unseen("/proc/stat cannot count this here", Code.CANNOT_COUNT)
         if self._ticks.cpus is None:
             unseen["stat_cpus"] = Unseen("/proc/stat cannot be read", Code.CANNOT_COUNT)
-        restarts, self._restarts = self._restarts, 0
+        restarts, self._child.restarts = self._child.restarts, 0
         return SuspensionReading(
             taken=now,
             seconds=seconds,
@@ -331,16 +208,6 @@ class SuspensionProbe:
         edge = 0.25
         return self._witness(window.end - window.longest + edge, window.end - edge)
 
-    def _drop_child(self) -> None:
-        child, self._child = self._child, None
-        if child is not None and child.poll() is None:
-            child.kill()
-            child.wait()
-        if self._pipe >= 0:
-            asyncio.get_running_loop().remove_reader(self._pipe)
-            os.close(self._pipe)
-            self._pipe = -1
-
     async def aclose(self) -> None:
         """End the child and wait for it."""
-        self._drop_child()
+        self._child.drop()

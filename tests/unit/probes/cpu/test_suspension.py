@@ -13,15 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from probes.cpu import spinner, suspension
-from probes.cpu.suspension import (
-    LONG_GAP_SECONDS,
-    MOST_BUFFERED,
-    MOST_WINDOWS,
-    SILENT_SECONDS,
-    SuspensionProbe,
-    SuspensionReading,
-)
+from probes.cpu import spinner
+from probes.cpu.child import MOST_BUFFERED, SILENT_SECONDS
+from probes.cpu.suspension import LONG_GAP_SECONDS, MOST_WINDOWS, SuspensionProbe, SuspensionReading
 from probes.reading import NoData
 from tests.unit.builders import FakeClock
 
@@ -59,7 +53,7 @@ class Rig:
         self.line = "flush=1;send=4"
         self.refuse = False
         self.early_flushes = 0
-        patch.setattr(suspension, "subprocess", SimpleNamespace(Popen=self._popen, DEVNULL=subprocess.DEVNULL))
+        patch.setattr("probes.cpu.child.subprocess", SimpleNamespace(Popen=self._popen, DEVNULL=subprocess.DEVNULL))
         self.write("proc/stat", "cpu 1 1 1 1 1 1 1 100 0 0\n")
         self.write(f"proc/{PID}/cgroup", "0::/app\n")
         self.probe = SuspensionProbe(
@@ -275,7 +269,7 @@ def test_a_child_that_keeps_ending_is_started_ever_more_rarely_up_to_a_minute(ri
     for _ in range(9):
         rig.child.code = 1
         rig.reason()
-        pauses.append(rig.probe._backoff.seconds_left)
+        pauses.append(rig.probe._child._backoff.seconds_left)
         rig.clock.advance(pauses[-1])
         with contextlib.suppress(NoData):  # started again, and not heard yet
             rig.read()
@@ -283,11 +277,11 @@ def test_a_child_that_keeps_ending_is_started_ever_more_rarely_up_to_a_minute(ri
 
 
 def test_a_child_that_is_heard_again_earns_its_short_pause_back(rig: Rig) -> None:
-    rig.probe._backoff._pause = 32.0
+    rig.probe._child._backoff._pause = 32.0
     for _ in range(5):
         rig.send(beat())
         rig.read(after=5.0)
-    assert rig.probe._backoff._pause == 1.0
+    assert rig.probe._child._backoff._pause == 1.0
 
 
 def test_restarts_leave_no_open_file_behind(rig: Rig) -> None:
@@ -295,7 +289,7 @@ def test_restarts_leave_no_open_file_behind(rig: Rig) -> None:
     for _ in range(5):
         rig.child.code = 1
         rig.reason()
-        rig.clock.advance(rig.probe._backoff.seconds_left)
+        rig.clock.advance(rig.probe._child._backoff.seconds_left)
         with contextlib.suppress(NoData):  # started again, and not heard yet
             rig.read()
     assert len(os.listdir("/proc/self/fd")) == before + 5  # the write ends that the fake children hold
@@ -349,10 +343,10 @@ def test_a_slot_without_a_record_is_no_data_only_when_one_was_surely_due(rig: Ri
 
 
 def test_a_child_that_is_not_heard_earns_no_shorter_pause(rig: Rig) -> None:
-    rig.probe._backoff._pause = 32.0
+    rig.probe._child._backoff._pause = 32.0
     for _ in range(5):
         rig.read(after=1.0)
-    assert rig.probe._backoff._pause == 32.0
+    assert rig.probe._child._backoff._pause == 32.0
 
 
 def test_a_child_that_was_moved_to_another_cgroup_is_replaced_because_its_counters_are_anothers(rig: Rig) -> None:
@@ -458,7 +452,7 @@ def test_a_counter_that_cannot_count_here_is_unseen(rig: Rig, trust: dict[str, b
 
 
 def test_closing_ends_the_child_and_the_pipe_and_may_be_done_twice(rig: Rig) -> None:
-    pipe = rig.probe._pipe
+    pipe = rig.probe._child._pipe
     for _ in range(2):
         rig.runner.run(rig.probe.aclose())
     assert rig.child.killed == 1
@@ -473,12 +467,12 @@ def test_a_child_of_flesh_and_blood_beats_is_killed_and_comes_back() -> None:
         try:
             first = await _heard(probe)
             before = probe.child_pid
-            assert probe._child is not None
-            probe._child.kill()
-            probe._child.wait()
+            assert probe._child._process is not None
+            probe._child._process.kill()
+            probe._child._process.wait()
             with pytest.raises(NoData) as caught:
                 await probe.read()
-            probe._backoff.succeeded()
+            probe._child._backoff.succeeded()
             second = await _heard(probe)
             assert probe.child_pid != before
             return first, caught.value.because, second.heartbeats, probe.child_pid
