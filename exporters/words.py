@@ -8,8 +8,8 @@ from typing import Any
 #: Parts of the breakdowns.
 PARTS = {
     "quota": "CPU limit", "hypervisor": "hypervisor", "contention": "other work", "freeze": "freeze", "unknown": "unknown",
-    "computes": "the app computes", "server": "the server works", "lock": "lock", "other_side": "the other side", "network": "network",
-    "held": "held by the app", "idle": "idle", "own_pace": "may be meant to wait",
+    "computes": "the app computes", "server": "the server works", "starved": "the server has no CPU", "lock": "lock",
+    "other_side": "the other side", "network": "network", "held": "held by the app", "idle": "idle", "own_pace": "may be meant to wait",
 }  # fmt: skip
 STATUS = {"pass": "HEALTHY", "warn": "WARNING", "fail": "FAILING"}
 #: Where a queue lies.

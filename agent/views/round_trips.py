@@ -15,6 +15,14 @@ from probes.store.probe import StoreReading
 from probes.store.round_trip import PARTS
 
 #: Every kind of server that is asked, by its reading.
+HELD_SECONDS: Final = 0.01
+"""A peer under a CPU limit may not run for a period, usually 100 ms: a question of so much longer than the quickest one met that."""
+UNEVEN: Final = 0.5
+"""Distance is constant, a server without CPU is not: quick ones take less than so much of the median."""
+LEAST_TRIPS: Final = 3
+"""Whether they are steady takes so many."""
+KNOWN_SECONDS: Final = 300.0
+"""How quick a peer can be is known from so long: a minute in which it is starved may have no quick answer."""
 STORES: Final[Mapping[type[StoreReading], Service]] = {
     PostgresReading: SERVICES["postgres"],
     RedisReading: SERVICES["redis"],
@@ -85,3 +93,15 @@ def round_trips(history: History, seconds: float, target: str, latest: int = 100
             networks=tuple(parts["network"]),
         )
     return found
+
+
+def starved(history: History, seconds: float, target: str) -> float:
+    """Share of the time in which this server, or a proxy before it, cannot run, 0 to 1; 0.0 also where nothing shows it.
+
+    The instants at which the short questions are asked have nothing to do with the peer, so the share of them that it makes wait
+    is that of the time (arrivals see time averages: R. W. Wolff, "Poisson Arrivals See Time Averages", 1982).
+    """
+    latest, known = (round_trips(history, span, target).get("short") for span in (seconds, KNOWN_SECONDS))
+    if latest is None or known is None or known.count < LEAST_TRIPS or not known.is_uneven(UNEVEN):
+        return 0.0
+    return sum(away - known.least_away >= HELD_SECONDS for away in latest.aways) / latest.count

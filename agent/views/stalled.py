@@ -10,8 +10,10 @@ whoever is ready: C cores of work of which a share s is lost are C / (1 - s) rea
 *Connections*: a reply that lies unread waits for a thread, which runs (it computes) or is ready and held: the reply is put down
 to these in proportion, and to nobody as far as the thread is neither.  A connection that waits is on the network for its round
 trips times the kernel's shortest round-trip time; the rest is the server's, told apart by its own sessions where a role may see
-them.  *Held* is what the app keeps without asking anything: sessions idle in transaction; and of the connections that a pool has
-given out those that cannot be among the ones on which something moved within the last second.
+them.  Of both, what the server works for and what nobody can tell, the share in which the agent's own short questions met a
+server, or a proxy, that could not run is put down to *starved*.  *Held* is what the app keeps without asking anything: sessions
+idle in transaction; and of the connections that a pool has given out those that cannot be among the ones on which something
+moved within the last second.
 
 *Waiters* for a pool stand still for what its connections do: as far as these are held, for that; the rest for what the connections to the remote do.
 
@@ -26,6 +28,7 @@ from dataclasses import field
 from agent.history import History, once
 from agent.views import backlog, connections, pool
 from agent.views.cpu import CAUSES, RUNNING, Throttling, cores_used, cpu_breakdown, spin_view, throttling
+from agent.views.round_trips import starved
 from probes.app.pool import PoolReading
 from probes.app.processes import ProcessesReading
 from probes.averages import fmean
@@ -33,7 +36,8 @@ from probes.record import dataclass
 
 SECONDS = 60.0
 QUOTA, HYPERVISOR, CONTENTION, FREEZE, UNKNOWN = CAUSES
-COMPUTES, SERVER, LOCK, OTHER_SIDE, NETWORK, HELD = "computes", "server", "lock", "other_side", "network", "held"
+COMPUTES, SERVER, STARVED, LOCK, OTHER_SIDE = "computes", "server", "starved", "lock", "other_side"
+NETWORK, HELD = "network", "held"
 IDLE, OWN_PACE = "idle", "own_pace"
 #: Whoever does these does not stand still, and nobody waits for it.
 NOT_STALLED = frozenset({RUNNING, IDLE, OWN_PACE})
@@ -197,15 +201,16 @@ def _connections(
     network = min(waiting, seen.per_second * (seen.min_rtt_seconds or 0.0))
     rest = waiting - network
     of_server = min(1.0, rest / (locked + executing)) if locked + executing else 0.0
-    parts |= {NETWORK: network, LOCK: locked * of_server, SERVER: executing * of_server}
-    parts[OTHER_SIDE] = max(0.0, rest - (locked + executing) * of_server)
+    other, away = max(0.0, rest - (locked + executing) * of_server), starved(history, seconds, remote)
+    parts |= {NETWORK: network, LOCK: locked * of_server, STARVED: away * (executing * of_server + other)}
+    parts |= {SERVER: (1 - away) * executing * of_server, OTHER_SIDE: (1 - away) * other}
     idle = max(0.0, seen.count - unread - waiting - parts[OWN_PACE])
     held = min(idle, max(pooled, sessions.idle_in_transaction if sessions else 0.0))
-    away = {part: share for part, share in withheld.items() if part != COMPUTES}
+    taken = {part: share for part, share in withheld.items() if part != COMPUTES}
     _put_down(parts, unread, withheld, UNKNOWN, of=max(seen.unread, LEAST))
     # A thread that is held by a limit or by others moves again within a second.
     rests = min(held, seen.count * seen.idle_long)
-    _put_down(parts, held - rests, away, HELD)
+    _put_down(parts, held - rests, taken, HELD)
     parts[HELD] += rests
     parts[IDLE] = idle - held
     return _known(parts)

@@ -7,25 +7,26 @@ from agent.report import Advice, Evidence
 from agent.rules import targets
 from agent.rules.confidence import measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
-from agent.views.stalled import OTHER_SIDE, SERVER
+from agent.views.round_trips import HELD_SECONDS, LEAST_TRIPS, UNEVEN
+from agent.views.stalled import STARVED
 from probes.postgres.probe import PostgresReading
 
 SPAN = 60.0
 SLOW = Threshold(
     "time outside this machine of a short round trip, at least",
-    0.01,
+    HELD_SECONDS,
     "seconds",
     "a server under a CPU limit may not run for a period, usually 100 ms",
 )
 STEADY = Threshold(
     "shortest over median time outside this machine, below",
-    0.5,
+    UNEVEN,
     "ratio",
     "distance is constant, a server without CPU is not",
 )
 #: Judged are so many, of which quick ones stand between slow ones: a way that became longer is no starved peer.
 LATEST = 6
-TRIPS = Threshold("samples with an answer, at least", 3, "", "whether they are steady takes three")
+TRIPS = Threshold("samples with an answer, at least", LEAST_TRIPS, "", "whether they are steady takes three")
 SURE = measured(4, 4)
 
 
@@ -66,6 +67,6 @@ RULE = Rule(
     judge=_judge,
     advice=ADVICE,
     clear_seconds=30.0,  # a short question meets the starved moments only now and then
-    stalls=(SERVER, OTHER_SIDE),
+    stalls=(STARVED,),
     suspect="database",
 )

@@ -15,7 +15,7 @@ from agent.rules.confidence import measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold
 from agent.rules.targets import endpoint
 from agent.views import connections
-from agent.views.stalled import LOCK, OTHER_SIDE, SERVER
+from agent.views.stalled import LOCK, OTHER_SIDE, SERVER, STARVED
 from probes.sockets.connections import ConnectionsReading
 from probes.sockets.exchange import LONG_SECONDS
 from probes.sockets.services import Service
@@ -86,6 +86,6 @@ RULE = Rule(
     judge=_judge,
     advice=ADVICE,
     for_seconds=10.0,  # a start, or one slow statement, is over by then
-    stalls=(SERVER, LOCK, OTHER_SIDE),
+    stalls=(SERVER, STARVED, LOCK, OTHER_SIDE),
     suspect="database",
 )

@@ -22,6 +22,7 @@ from agent.views.stalled import (
     OWN_PACE,
     QUOTA,
     SERVER,
+    STARVED,
     THREADS,
     UNKNOWN,
     WAITERS,
@@ -32,6 +33,7 @@ from probes.app.processes import ProcessesReading
 from probes.sockets.connections import ConnectionsReading
 from tests.unit.agent.rules.database.test_database import DB, MAIN, sample, server
 from tests.unit.agent.rules.database.test_pool_saturated import sample as pool
+from tests.unit.agent.rules.database.test_postgres import reading as trips
 from tests.unit.builders import Burst, Scene, beats
 
 TO_DB = f"connections to {DB}"
@@ -106,6 +108,32 @@ def test_the_servers_sessions_say_what_the_waiting_ones_wait_for() -> None:
     waiting = sample(MAIN, waiting_ratio=1.0, waiting_long_ratio=0.5, idle_ratio=0.0)
     found = scene(waiting, server({"Lock": 3.0, "running": 1.0}, 1.0))
     assert group(found, f"connections to {MAIN}") == pytest.approx({LOCK: 3.0, SERVER: 1.0}, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("slots", "share"),
+    [
+        ((0, 0, 0, 0, 0, 0), 0.0),
+        ((60, 0, 80, 60, 0, 60), 4 / 6),
+        ((0, 0, 0, 60, 60, 60), 0.0),
+        ((0, 60) * 6 + (60,) * 6, 1.0),
+        ((0, 60) * 6 + (0,) * 6, 0.0),
+    ],
+    ids=["quick", "held now and then", "the way became longer", "held now for the whole minute", "over"],
+)
+def test_short_questions_say_how_often_a_server_cannot_run(slots: tuple[int, ...], share: float) -> None:
+    """Of what it executes and of what nobody can tell that share is the starved server's."""
+    made = Scene()
+    for late in slots:
+        made.run(10)
+        for each in (
+            sample(MAIN, waiting_ratio=1.0, idle_ratio=0.0), server({"running": 2.0}, 0.2),
+            trips(MAIN, {"short": (0.2 + late, 0.3, 0.0, 0.2)}),
+        ):  # fmt: skip
+            made.history.add(each)
+    parts = group(stalled(made.history), f"connections to {MAIN}")
+    found = {part: parts.get(part, 0.0) for part in (STARVED, SERVER, OTHER_SIDE)}
+    assert found == pytest.approx({STARVED: 4 * share, SERVER: 2 * (1 - share), OTHER_SIDE: 2 * (1 - share)}, abs=0.05)
 
 
 @pytest.mark.parametrize(
