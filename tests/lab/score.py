@@ -13,15 +13,17 @@ from tests.lab.episode import Record
 from tests.lab.scenario import DUE, NAMES, Expectation, Scenario
 
 Outcome = Literal["hit", "miss", "false alarm", "unknown", "right", "either"]
-#: A run in which the host took more than this of all CPUs tells nothing: the machine itself was stalled.
+#: Where the host took more than this of all CPUs a stall of its own was beside the one that was made: judged, and counted apart.
 SPOILT_SHARE = 0.05
+#: Where it took more than this, its stall was the larger one, and the run tells nothing.
+LOST_SHARE = 0.35
 #: Throttled seconds per second; an 80 % quota under a busy thread makes 0.2.
 MET_SHARE = 0.05
 #: From here on what the host took is a true finding, and not of the scenario's making.
 STOLEN_SHARE = 0.01
 #: From here on a busy thread outside every scenario lost so much that the machine was crowded (by other runs).
 CROWDED_SHARE = 0.1
-#: What is true on a crowded machine: told by its own kernel, and in sandboxes and guests, which cannot see by whom.
+#: What is true on a crowded machine, and on one whose host takes its CPUs: told by its own kernel, and in sandboxes and guests, which cannot see by whom.
 #: A server that waits for a CPU is starved, and so is an agent beside it.
 CROWDED_RULES = {
     "plain": {"cpu_contended", "proxy_or_server_starved", "client_suspended_holding_connection"},
@@ -99,6 +101,11 @@ class Score:
         return any(outcome in {"miss", "false alarm"} for outcome in self.outcomes.values())
 
 
+def disturbed(record: Record) -> bool:
+    """Whether the host took CPUs enough for somebody to stand still for want of them."""
+    return record.stolen > SPOILT_SHARE
+
+
 def usable(scenario: Scenario, record: Record) -> bool:
     """Whether the run says anything about the agent: it took place, on a machine that had its CPUs, as it was meant.
 
@@ -107,7 +114,7 @@ def usable(scenario: Scenario, record: Record) -> bool:
     onset = next(step for step in scenario.timeline if step.mark == "onset")
     meant = scenario.culprit == "quota" and onset.app == "busy" and scenario.environment != "guest"
     met = not meant or record.truth.get("throttled", 1.0) >= MET_SHARE
-    return not record.skipped and record.stolen <= SPOILT_SHARE and met
+    return not record.skipped and record.stolen <= LOST_SHARE and met
 
 
 def score(scenario: Scenario, record: Record) -> Score:
@@ -134,7 +141,7 @@ def score(scenario: Scenario, record: Record) -> Score:
 def _judge(scenario: Scenario, record: Record, rule: str, result: Score) -> tuple[Outcome, str]:
     expected = scenario.expected(rule)
     true_too = {"cpu_stolen"} if record.stolen >= STOLEN_SHARE else set()
-    if record.crowded >= CROWDED_SHARE:
+    if record.crowded >= CROWDED_SHARE or disturbed(record):
         true_too |= CROWDED_RULES[scenario.environment]
     marks = ("onset", "end") if expected in DUE else ("onset", "lift", "end")
     if any(record.truth.get(f"oldest_{mark}", 0.0) >= LATE_SECONDS for mark in marks):

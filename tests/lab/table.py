@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tests.lab import rivals
 from tests.lab.episode import Record
 from tests.lab.scenario import ACCESSES, DUE, NAMES, Scenario
-from tests.lab.score import CANNOT_TELL, CROWDED_SHARE, CULPRITS, NOBODY, Outcome, Score, score, usable
+from tests.lab.score import CANNOT_TELL, CROWDED_SHARE, CULPRITS, LOST_SHARE, NOBODY, SPOILT_SHARE, Outcome, Score, disturbed, score, usable
 
 
 class Cell(NamedTuple):
@@ -133,9 +133,9 @@ def by_environment(found: Sequence[Cell]) -> str:
     groups: dict[str, list[tuple[Scenario, Score]]] = {}
     for cell in found:
         access = f", {cell.scenario.access}" if cell.scenario.access else ""
-        groups.setdefault(f"{cell.scenario.environment}{access}", []).extend(
-            (cell.scenario, one) for _, one in cell.runs
-        )
+        for record, one in cell.runs:
+            host = _DISTURBED if disturbed(record) else ""
+            groups.setdefault(f"{cell.scenario.environment}{access}{host}", []).append((cell.scenario, one))
     rows = []
     for name, runs in sorted(groups.items()):
         ill = [(scenario, one) for scenario, one in runs if scenario.culprit != NOBODY]
@@ -154,6 +154,7 @@ def by_environment(found: Sequence[Cell]) -> str:
     return markdown(header, rows)
 
 
+_DISTURBED = f", the host took more than {SPOILT_SHARE:.0%} of the CPUs"
 #: A share told is grounded when it is so close to the one that was measured from outside.
 GROUNDED = 0.1
 
@@ -273,10 +274,12 @@ def whole(found: Sequence[Cell]) -> str:
     right = sum(one.right for cell in found for _, one in cell.runs)
     wrong = sum(one.wrong for cell in found for _, one in cell.runs)
     spoilt = sum(len(cell.spoilt) for cell in found)
+    apart = sum(disturbed(record) for cell in found for record, _ in cell.runs)
     crowded = sum(record.crowded >= CROWDED_SHARE for cell in found for record, _ in cell.runs)
     return (
         f"{runs} runs of {len(found)} cells: {right} right, {wrong} wrong, {runs - right - wrong} with an unknown "
-        f"where an answer was due. Left out: {spoilt} in which the host took more than 5 % of this machine's CPUs, or a busy app never met its quota. "
+        f"where an answer was due. Left out: {spoilt} in which the host took more than {LOST_SHARE:.0%} of this machine's CPUs, or a busy app never met its quota. "
+        f"In {apart} it took more than {SPOILT_SHARE:.0%}: a stall beside the one that was made; they have rows of their own. "
         f"In {crowded} the runs crowded each other: a busy thread without any limit lost more than "
         f"{CROWDED_SHARE:.0%} of its time in the worst half minute.\n"
         f"\n## By environment\n\n{by_environment(found)}\n## By scenario\n\n{by_scenario(found)}\n## By finding\n\n{by_finding(found)}"

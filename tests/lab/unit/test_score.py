@@ -157,9 +157,22 @@ def test_a_queue_that_has_not_drained_by_the_end_may_still_be_told(oldest: float
     assert score(scenario(QUEUE), early).outcomes[QUEUE] == "either"
 
 
-@pytest.mark.parametrize(("stolen", "skipped", "good"), [(0.0, "", True), (0.2, "", False), (0.0, "no QEMU", False)])
+@pytest.mark.parametrize(
+    ("stolen", "skipped", "good"), [(0.0, "", True), (0.2, "", True), (0.4, "", False), (0.0, "no QEMU", False)]
+)
 def test_a_run_on_a_machine_without_its_cpus_is_left_out(stolen: float, skipped: str, good: bool) -> None:
     assert usable(scenario(), record(stolen=stolen, skipped=skipped)) is good
+
+
+def test_beside_a_host_that_takes_the_cpus_what_it_does_is_true_too_and_the_run_has_a_row_of_its_own() -> None:
+    run = record((20.0, "present"), rule="cpu_contended", stolen=0.2)
+    assert score(scenario(expected="absent"), run).outcomes["cpu_contended"] == "either"
+    quiet = record((20.0, "present"), rule="cpu_contended", stolen=0.02)
+    assert score(scenario(expected="absent"), quiet).outcomes["cpu_contended"] == "false alarm"
+    rows = table.by_environment(table.cells([scenario()], [run, quiet])).splitlines()[2:]
+    assert [row.split("|")[1:3] for row in rows] == [
+        [" plain ", " 1 "], [" plain, the host took more than 5% of the CPUs ", " 1 "],
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("throttled", "good"), [(0.2, True), (0.01, False)])
