@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -56,6 +56,8 @@ class Record:
     """Share of all CPUs that the host took from this machine."""
     crowded: float = 0.0
     """What a busy thread without any limit lost on this machine, in the worst half minute of the run."""
+    stood_still: float = 0.0
+    """Longest time for which nothing ran on this machine, outside every scenario either; seconds."""
     loads: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     """Load -> lines of its meter, each with `second`, when it was heard."""
     seconds: float = 0.0
@@ -70,6 +72,22 @@ def stolen_seconds() -> float:
     """CPU time that the host took from this machine so far: what a cell could not help."""
     words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     return int(words[8]) / os.sysconf("SC_CLK_TCK")
+
+
+class Surroundings:
+    """What the machine itself did to a run, from now on."""
+
+    def __init__(self, witness: Witness) -> None:
+        self._witness, self._start, self._stolen = witness, time.monotonic(), stolen_seconds()
+
+    def tell(self, records: Iterable[Record]) -> None:
+        """Note it in these."""
+        taken, now = stolen_seconds() - self._stolen, time.monotonic()
+        for record in records:
+            record.seconds = round(now - self._start, 1)
+            record.crowded = round(self._witness.crowded(self._start, now), 3)
+            record.stood_still = round(self._witness.stood_still(self._start, now), 2)
+            record.stolen = round(taken / record.seconds / (os.cpu_count() or 1), 4)
 
 
 class Watched:
@@ -124,11 +142,10 @@ class Episode:
         self._neighbours: list[Running] = []
 
     def run(self) -> Record:
-        start, stolen = time.monotonic(), stolen_seconds()
         with self._stack:
             most = max(BOOT_CORES[self.scenario.environment], self.scenario.cores_from(0))
             share = self._stack.enter_context(self._cores.taken(most))
-            start, stolen = time.monotonic(), stolen_seconds()
+            around = Surroundings(self._witness)
             limit = START_SECONDS + self.scenario.seconds + 4 * ANSWER_SECONDS
             place = self._stack.enter_context(
                 PLACES[self.scenario.environment](limit, self._stop, self.scenario.agent == "sidecar")
@@ -141,10 +158,7 @@ class Episode:
                 self._doctor(place, share)
             else:
                 self._watch(place, share)
-        taken = stolen_seconds() - stolen
-        self.record.seconds = round(time.monotonic() - start, 1)
-        self.record.crowded = round(self._witness.crowded(start, time.monotonic()), 3)
-        self.record.stolen = round(taken / self.record.seconds / (os.cpu_count() or 1), 4)
+        around.tell([self.record])
         return self.record
 
     def _doctor(self, place: Place, share: Share) -> None:

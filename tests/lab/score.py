@@ -30,6 +30,8 @@ CROWDED_RULES = {
     "gvisor": {"cpu_suspended"},
     "guest": {"cpu_stolen", "cpu_suspended"},
 }
+#: Where the machine stood still for so long, outside every scenario too, it was frozen indeed.
+FREEZE_SECONDS = 1.0
 #: From this age of the oldest entry on a log queue really was one, whoever made it: on a crowded machine the log service
 #: is slow by itself, and a client that is refused may get stuck.
 LATE_SECONDS = 5.0
@@ -140,12 +142,7 @@ def score(scenario: Scenario, record: Record) -> Score:
 
 def _judge(scenario: Scenario, record: Record, rule: str, result: Score) -> tuple[Outcome, str]:
     expected = scenario.expected(rule)
-    true_too = {"cpu_stolen"} if record.stolen >= STOLEN_SHARE else set()
-    if record.crowded >= CROWDED_SHARE or disturbed(record):
-        true_too |= CROWDED_RULES[scenario.environment]
-    marks = ("onset", "end") if expected in DUE else ("onset", "lift", "end")
-    if any(record.truth.get(f"oldest_{mark}", 0.0) >= LATE_SECONDS for mark in marks):
-        true_too |= {"log_queue_in_memory", "log_delivery_late"}
+    true_too = _true_too(scenario, record, expected)
     present = list(_intervals(record, rule))
     early = any(begin <= record.marks.get("onset", 0.0) for begin, _ in present)
     if rule in true_too and (expected not in DUE or early):
@@ -164,6 +161,19 @@ def _judge(scenario: Scenario, record: Record, rule: str, result: Score) -> tupl
     if state == "unknown":
         return "unknown", _because(record, rule)
     return "miss", f"was {state or 'not told'}, should be {expected}"
+
+
+def _true_too(scenario: Scenario, record: Record, expected: Expectation) -> set[str]:
+    """What is true of the machine, or of the service that it writes to, beside what the scenario does."""
+    true_too = {"cpu_stolen"} if record.stolen >= STOLEN_SHARE else set()
+    if record.crowded >= CROWDED_SHARE or disturbed(record):
+        true_too |= CROWDED_RULES[scenario.environment]
+    if record.stood_still >= FREEZE_SECONDS:
+        true_too.add("instance_frozen")
+    marks = ("onset", "end") if expected in DUE else ("onset", "lift", "end")
+    if any(record.truth.get(f"oldest_{mark}", 0.0) >= LATE_SECONDS for mark in marks):
+        true_too |= {"log_queue_in_memory", "log_delivery_late"}
+    return true_too
 
 
 def _due(

@@ -6,7 +6,6 @@ from them. One stall may be watched by several agents, a cell for each.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -14,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 from tests.lab.cores import Cores
-from tests.lab.episode import START_SECONDS, Record, Watched, stolen_seconds
+from tests.lab.episode import START_SECONDS, Record, Surroundings, Watched
 from tests.lab.places import INSIDE, REPOSITORY, Session, Stopped
 from tests.lab.process import Running
 from tests.lab.quota import CpuGroup
@@ -42,15 +41,11 @@ class Staged:
     def run(self) -> list[Record]:
         with self._stack:
             share = self._stack.enter_context(self._cores.taken(self.scenario.cores_from(0)))
-            start, stolen = time.monotonic(), stolen_seconds()
+            around = Surroundings(self._witness)
             watched = self._set_up()
             share.started()
             self._go_through(watched)
-        taken, seconds = stolen_seconds() - stolen, round(time.monotonic() - start, 1)
-        for record in self.records:
-            record.seconds = seconds
-            record.crowded = round(self._witness.crowded(start, time.monotonic()), 3)
-            record.stolen = round(taken / seconds / (os.cpu_count() or 1), 4)
+        around.tell(self.records)
         return self.records
 
     def _set_up(self) -> list[Watched]:

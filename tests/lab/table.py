@@ -11,7 +11,19 @@ from typing import NamedTuple
 from tests.lab import rivals
 from tests.lab.episode import Record
 from tests.lab.scenario import ACCESSES, DUE, NAMES, Scenario
-from tests.lab.score import CANNOT_TELL, CROWDED_SHARE, CULPRITS, LOST_SHARE, NOBODY, SPOILT_SHARE, Outcome, Score, disturbed, score, usable
+from tests.lab.score import (
+    CANNOT_TELL,
+    CROWDED_SHARE,
+    CULPRITS,
+    LOST_SHARE,
+    NOBODY,
+    SPOILT_SHARE,
+    Outcome,
+    Score,
+    disturbed,
+    score,
+    usable,
+)
 
 
 class Cell(NamedTuple):

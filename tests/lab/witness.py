@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from itertools import pairwise
 from typing import Self
 
 from tests.lab import loads
@@ -38,6 +39,13 @@ class Witness:
         """Largest share of time that the spins of one stretch lost between these two (host's monotonic seconds)."""
         felt = [(at, share) for at, share in list(self._felt) if began <= at <= ended]
         return max((mean(felt, at) for at, _ in felt), default=0.0)
+
+    def stood_still(self, began: float, ended: float) -> float:
+        """Longest time for which a spin that was due did not come between these two, seconds: the machine itself stood still."""
+        moments = [at for at, _ in list(self._felt) if began <= at <= ended]
+        return max(
+            (later - earlier - WINDOW_SECONDS - PAUSE_SECONDS for earlier, later in pairwise(moments)), default=0.0
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -175,6 +175,12 @@ def test_beside_a_host_that_takes_the_cpus_what_it_does_is_true_too_and_the_run_
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("seconds", "outcome"), [(0.3, "false alarm"), (2.1, "either")])
+def test_a_machine_that_stood_still_was_frozen(seconds: float, outcome: str) -> None:
+    run = record((20.0, "present"), rule="instance_frozen", stood_still=seconds)
+    assert score(scenario(expected="absent"), run).outcomes["instance_frozen"] == outcome
+
+
 @pytest.mark.parametrize(("throttled", "good"), [(0.2, True), (0.01, False)])
 def test_a_quota_that_was_never_met_was_no_stall(throttled: float, good: bool) -> None:
     run = record(truth={"usage": 0.6, "throttled": throttled})
