@@ -122,7 +122,7 @@ def _database(history: History) -> _Watch:
 def _network(history: History) -> _Watch:
     trips = _trips(history)
     if trips:
-        return _Watch(True, "", f"{1e3 * max(trip.network for trip in trips):.1f} ms")
+        return _Watch(True, "", f"{1e3 * max(trip.usual_network for trip in trips):.1f} ms")
     away = [seen.min_rtt_seconds for seen in connections(history, SECONDS).values() if seen.min_rtt_seconds is not None]
     return _Watch(
         _has_connections(history), "name the database in postgres.targets", f"{1e3 * max(away):.1f} ms" if away else ""

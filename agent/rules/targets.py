@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from agent.history import History
 from agent.report import Severity
@@ -21,9 +21,14 @@ LEAST_READINGS = 3
 GRANT = "GRANT pg_monitor TO the role of the agent, or use the app's own role"
 
 
-def worst(history: History, kind: type[Reading], judge: Callable[[History, str], Judgement]) -> Judgement:
-    """Judge every target of this reading type."""
-    found = [judge(history, target) for target in history.targets(kind)]
+def worst(
+    history: History,
+    kind: type[Reading],
+    judge: Callable[[History, str], Judgement],
+    among: Collection[str] | None = None,
+) -> Judgement:
+    """Judge every target of this reading type, or these of them."""
+    found = [judge(history, target) for target in (history.targets(kind) if among is None else among)]
     return worst_of(found) or Unknown(f"no {kind.probe} has been read yet", code=Code.NOT_YET)
 
 

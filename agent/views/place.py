@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agent.history import History, Missing
 from agent.report import Scope
+from probes.host.cgroup import CgroupReading
 from probes.host.platform import PlatformReading
 from probes.reading import Code
 
@@ -33,3 +34,18 @@ def cannot_count(history: History, counter: str) -> Missing | None:
         return Missing("the platform has not been examined yet", "wait for the first platform reading", Code.NOT_YET)
     trust = platform.counters[counter]
     return None if trust.counts else Missing(trust.because, trust.remedy, trust.code)
+
+
+def throttled_groups(history: History) -> list[str] | Missing:
+    """Targets of the cgroup readings whose throttled time counts, or why none does.
+
+    An agent that cannot see its own group may see the app's all the same.  In gVisor every group is made up.
+    """
+    read, no = history.targets(CgroupReading), cannot_count(history, "cgroup_throttled")
+    if no is None:
+        return read
+    platform = where(history)
+    if platform is None or platform.sandbox == "gvisor":
+        return no
+    others = [(target, history.latest(CgroupReading, target)) for target in read if target]
+    return [target for target, latest in others if latest is not None and latest.throttled_seconds is not None] or no

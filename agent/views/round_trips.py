@@ -51,6 +51,11 @@ class RoundTrip:
         return min(self.networks)
 
     @property
+    def usual_network(self) -> float:
+        """Its median: a pause of either side that hits one question is no distance."""
+        return median(self.networks)
+
+    @property
     def least_away(self) -> float:
         """The shortest time outside of this machine."""
         return min(self.aways)

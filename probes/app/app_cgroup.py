@@ -9,6 +9,7 @@ from probes.app.processes import ENDED, ProcessesReading, are_watched
 from probes.app.search import App, Found, chosen, has_name
 from probes.host.cgroup import CgroupProbe, CgroupReading
 from probes.host.demand import DemandProbe, DemandReading
+from probes.host.platform import in_gvisor
 from probes.host.registration import Cgroup, counts, demand_plan
 from probes.reading import NoData, Probe, Reading
 from probes.registration import Context, Planned, Registration
@@ -60,10 +61,16 @@ def probes(context: Context) -> Iterator[Planned]:
         every=context.settings(Cgroup).every_seconds, cpu_seconds=0.0, history_bytes=0, when=when,
     )  # fmt: skip
     plan = demand_plan(context, "app", lambda make: OfAppProbe(DemandProbe, find, still, make))
-    yield replace(plan, when=lambda: counts(context) and (when is None or when()))
+    yield replace(plan, when=lambda: (counts(context) or _counted(context)) and (when is None or when()))
 
 
 REGISTRATION = Registration(probes, readings=(CgroupReading, DemandReading))
+
+
+def _counted(context: Context) -> bool:
+    """Whether the throttled periods of the app's group are read, although the agent's own are not."""
+    latest = context.latest(CgroupReading, OfAppProbe.target)
+    return latest is not None and latest.throttled_seconds is not None and not in_gvisor(context)
 
 
 def _in_another_group(context: Context) -> bool:

@@ -71,8 +71,9 @@ def _judge(history: History) -> Judgement:
     counted = Evidence(f"{fit.how(name)}, and the limit is {fit.limit}", float(at_once))
     if at_once <= whole:
         return Absent(f"{counted.text}: no more than a whole number must be", (counted,))
-    if (no := place.cannot_count(history, "cgroup_throttled")) is not None:
-        return Unknown(*no)
+    groups = place.throttled_groups(history)
+    if isinstance(groups, Missing):
+        return Unknown(*groups)
     held = throttling(history, SPAN, fit.group)
     if held is None:
         why = "the throttled time of the app's group could not be read"

@@ -7,7 +7,7 @@ harm by itself.
 
 from __future__ import annotations
 
-from agent.history import History
+from agent.history import History, Missing
 from agent.report import Advice, Evidence, Scope, Severity
 from agent.rules import raising, targets
 from agent.rules.confidence import not_measured
@@ -54,11 +54,12 @@ LOOK_FIRST = "wait: the periods are sampled one by one as soon as work is held"
 
 
 def _judge(history: History) -> Judgement:
-    if (no := place.cannot_count(history, "cgroup_throttled")) is not None:
-        return Unknown(*no)
+    groups = place.throttled_groups(history)
+    if isinstance(groups, Missing):
+        return Unknown(*groups)
     if uncounted_limit(history) is not None:
         return Unknown(OUTSIDE, "run the agent where that limit is set", Code.CANNOT_COUNT)
-    return targets.worst(history, CgroupReading, _target)
+    return targets.worst(history, CgroupReading, _target, groups)
 
 
 def _target(history: History, target: str) -> Judgement:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from agent.history import History
+from agent.history import History, Missing
 from agent.report import Advice, Evidence, Scope, Severity
 from agent.rules import raising, targets
 from agent.rules.confidence import Confidence, by_kernel, measured
@@ -92,9 +92,10 @@ def _judge(history: History) -> Judgement:
 
 
 def _by_counters(history: History) -> Judgement:
-    if (no := place.cannot_count(history, "cgroup_throttled")) is not None:
-        return Unknown(*no)
-    return targets.worst(history, CgroupReading, _target)
+    groups = place.throttled_groups(history)
+    if isinstance(groups, Missing):
+        return Unknown(*groups)
+    return targets.worst(history, CgroupReading, _target, groups)
 
 
 def _target(history: History, target: str) -> Judgement:

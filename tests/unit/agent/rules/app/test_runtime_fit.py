@@ -319,7 +319,7 @@ def test_what_is_the_limit_s_or_nobody_s_is_not_the_runtime_s(made: Scene, verdi
 
 def test_without_counters_of_throttling_nobody_is_cleared() -> None:
     made = scene(1.0, many(1.0, 8), used=0.4)
-    made.history.add(platform(made.clock(), trust=NONE_COUNTS))
+    made.history.add(platform(made.clock(), trust=NONE_COUNTS, sandbox="gvisor"))
     assert isinstance(judge(OVER, made), Unknown)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from agent.rules import BY_ID
@@ -158,6 +160,22 @@ def test_the_apps_own_quota_is_found_while_the_agents_group_is_free() -> None:
     judgement = BY_ID["cpu_quota_throttled"].judge(scene.history)
     assert isinstance(judgement, Present)
     assert (judgement.scope, judgement.severity) == ("the app", "critical")
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "throttled", "verdict"),
+    [("none", 4.0, Present), ("none", 0.0, Absent), ("none", None, Unknown), ("gvisor", 0.0, Unknown)],
+)
+def test_an_agent_that_cannot_see_its_own_group_reads_the_apps(
+    sandbox: Any, throttled: float | None, verdict: type
+) -> None:
+    """A sidecar without a cgroup mount of its own; in gVisor the app's counters are made up too."""
+    scene = Scene(trust={**ALL_COUNT, "cgroup_throttled": False}, sandbox=sandbox)
+    for _ in range(4):
+        now = scene.clock.advance(5.0)
+        scene.history.add(suspension(now, [beat(now - 5.0)]))
+        scene.history.add(cgroup(now, target="app", throttled=throttled, hits=50.0 if throttled else 0.0, limit=0.2))
+    assert isinstance(BY_ID["cpu_quota_throttled"].judge(scene.history), verdict)
 
 
 def test_a_limit_that_was_raised_is_not_convicted_by_a_proof_of_the_old_one() -> None:
