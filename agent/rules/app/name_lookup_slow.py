@@ -14,6 +14,7 @@ from agent.report import Advice, Evidence, Severity
 from agent.rules import targets
 from agent.rules.confidence import not_measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from agent.rules.words import duration
 from agent.views import place
 from agent.views.taken import held_between, taken_from_group
 from probes.averages import fmean
@@ -100,7 +101,7 @@ def _of_name(history: History, readings: Sequence[NamesReading], name: str) -> J
         f"a look-up of {name} sends {questions:.0f} questions (ndots:{asked[-1].ndots or 0:.0f}, {asked[-1].search_domains or 0:.0f} search domains)",
         questions,
     )  # fmt: skip
-    takes = Evidence(f"looking up {name} takes {_seconds(usual)}", usual, "seconds")
+    takes = Evidence(f"looking up {name} takes {duration(usual)}", usual, "seconds")
     is_slow = slow >= 2 and slow >= MOST.value * made
     is_lossy = lost >= LOST.value and bool(lost_lately)
     if not is_slow and not is_lossy:
@@ -124,10 +125,6 @@ def _of_name(history: History, readings: Sequence[NamesReading], name: str) -> J
 
 def _sum(readings: Sequence[NamesReading], field: str, name: str) -> float:
     return float(sum((getattr(r, field) or {}).get(name, 0.0) for r in readings))
-
-
-def _seconds(seconds: float) -> str:
-    return f"{1e3 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _changes(history: History, name: str, questions: float, *, lossy: bool) -> tuple[str, ...]:

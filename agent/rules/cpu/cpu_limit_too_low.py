@@ -13,6 +13,7 @@ from agent.rules import raising, targets
 from agent.rules.confidence import not_measured
 from agent.rules.cpu.cpu_quota_throttled import ADVICE, APP, PERIODS, SEVERE, SHARE
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from agent.rules.words import duration
 from agent.views import place, what_if
 from agent.views.comb import uncounted_limit
 from agent.views.cpu import Throttling, cores_used, cpu_breakdown, throttling
@@ -172,7 +173,7 @@ def _row(row: Row, *, now: bool) -> Evidence:
 
 
 def _seconds(delay: float) -> str:
-    return "10 s or more" if delay >= 10 else f"{delay:.1f} s" if delay >= 1 else f"{1e3 * delay:.0f} ms"
+    return "10 s or more" if delay >= 10 else duration(delay)
 
 
 RULE = Rule(

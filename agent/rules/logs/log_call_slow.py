@@ -18,6 +18,7 @@ from agent.rules.confidence import not_measured
 from agent.rules.logs import queues
 from agent.rules.logs.untold import NEWER_HOOK, untold
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from agent.rules.words import duration
 from agent.views import in_app
 from agent.views.in_app import Timed
 from probes.hooks.in_app import InAppReading
@@ -85,12 +86,12 @@ def _handler(history: History, calls: Timed) -> Judgement:
         calls["slow_log_calls"],
     )
     long = calls.mean("slow_log_call_seconds", "slow_log_calls")
-    text = f"log calls of {calls.name} in process {calls.process!r} took {_time(mean)} on average"
-    told = Evidence(f"{text} and {_time(calls.slowest)} at most", mean, "seconds")
+    text = f"log calls of {calls.name} in process {calls.process!r} took {duration(mean)} on average"
+    told = Evidence(f"{text} and {duration(calls.slowest)} at most", mean, "seconds")
     if not _harms(share, slow, long):
         return Absent(told.text, (told,))
     waits = Evidence(
-        f"{share:.0%} of one thread's time passed in {slow:.0f} calls of {_time(long)} on average", share, "ratio"
+        f"{share:.0%} of one thread's time passed in {slow:.0f} calls of {duration(long)} on average", share, "ratio"
     )
     withheld = in_app.cpu_withheld(history, SPAN, calls.process)
     woken = in_app.woken_late(history, SPAN, calls.process)
@@ -98,7 +99,7 @@ def _handler(history: History, calls: Timed) -> Judgement:
         return Unknown(f"{told.text}; whether its CPU was taken away meanwhile is not known", "wait", Code.NOT_YET)
     left = 1 - (withheld or 0.0)
     if not _harms(share * left, slow, long * left) or long * left < CONTROL.value * (woken or 0.0):
-        others = f"; the CPU was taken away {withheld or 0.0:.0%} of the time, and who only waits was woken {_time(woken or 0.0)} late"
+        others = f"; the CPU was taken away {withheld or 0.0:.0%} of the time, and who only waits was woken {duration(woken or 0.0)} late"
         return Unknown(told.text + others, "give the app the CPU first; then judge its log calls", Code.CANNOT_COUNT)
     cases = (*queues.stuck_in_write(history, SPAN), *([Case.CPU_TAKEN] if left <= queues.WITHHELD.value else []))
     severity: targets.Severity = "critical" if share * left >= HALF.value else "warning"
@@ -109,16 +110,6 @@ def _handler(history: History, calls: Timed) -> Judgement:
 
 def _harms(share: float, slow: float, long: float) -> bool:
     return share >= SHARE.value or (slow >= TIMES.value and long >= LONG.value)
-
-
-def _time(seconds: float) -> str:
-    return (
-        f"{seconds:.1f} s"
-        if seconds >= 1
-        else f"{seconds * 1e3:.0f} ms"
-        if seconds >= 1e-3
-        else f"{seconds * 1e6:.0f} us"
-    )
 
 
 _FILE = ("the file is on a slow disk or a network: write to standard output, and let the platform take the entries",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agent.history import History
 from agent.report import Advice, Evidence
+from agent.rules import words
 from agent.rules.confidence import measured
 from agent.rules.logs import advice, queues
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold
@@ -20,7 +21,7 @@ def _judge(history: History) -> Judgement:
 
 
 def _queue(queue: backlog.Backlog) -> Judgement:
-    span = queues.duration(max(queue.seconds, 1.0))
+    span = words.duration(max(queue.seconds, 1.0))
     text = f"{queue.name} dropped {queue.dropped:.0f} entries in {span}"
     evidence = [Evidence(text, queue.dropped, "entries")]
     if queue.errors:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from agent.history import History
 from agent.report import Advice, Evidence
-from agent.rules import raising
+from agent.rules import raising, words
 from agent.rules.confidence import measured
 from agent.rules.logs import advice, queues
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
@@ -48,17 +48,17 @@ def _files(history: History, queue: backlog.Backlog, memory: Memory | None) -> J
     if queue.backing.medium == "unknown":
         return Unknown(f"{queue.name}: {queue.backing.because}", code=Code.CANNOT_COUNT)
     size, growth = (queue.waiting_bytes or 0.0) + (queue.deleted_bytes or 0.0), queue.growth_bytes or 0.0
-    text = f"{queue.name} holds {queues.megabytes(size)} in memory and grows by {growth / 1e3:.0f} kB per second"
+    text = f"{queue.name} holds {words.megabytes(size)} in memory and grows by {growth / 1e3:.0f} kB per second"
     evidence = [Evidence(text, size, "bytes"), where]
     if queue.deleted_bytes:
-        held = f"of it {queues.megabytes(queue.deleted_bytes)} are in deleted files that a process holds open"
+        held = f"of it {words.megabytes(queue.deleted_bytes)} are in deleted files that a process holds open"
         evidence.append(Evidence(held, queue.deleted_bytes, "bytes"))
     room = (memory.limit - memory.used) if memory else queue.most_bytes and queue.most_bytes - size
     soon = bool(room) and growth > 0 and (room or 0.0) / growth <= SOON.value
     if size < LARGE.value and not soon and not (memory and size >= PART.value * memory.limit):
         return Absent(text, tuple(evidence))
     if soon:
-        evidence.append(Evidence(f"at this growth the room is used up in {queues.duration((room or 0.0) / growth)}"))
+        evidence.append(Evidence(f"at this growth the room is used up in {words.duration((room or 0.0) / growth)}"))
     return Present("critical" if soon else "warning", SURE, "the app", (*evidence, *queues.until_limit(memory, "the app's group")), Advice(
         ADVICE, (*raising.onto_disk(history), *advice.changes("directory")), "a volume on a disk", "more memory: files grow until they are deleted",
     ))  # fmt: skip
@@ -73,7 +73,7 @@ def _unnamed(history: History, memory: Memory | None, named: Absent | None) -> J
         return Unknown("no directory of logs is watched", NAME_IT, Code.NOT_CONFIGURED)
     inside = (queue for queue in files if queue.backing.medium == "memory")
     known = sum((queue.waiting_bytes or 0.0) + (queue.deleted_bytes or 0.0) for queue in inside)
-    text = f"the app's group holds {queues.megabytes(memory.shared)} of files in memory and shared memory"
+    text = f"the app's group holds {words.megabytes(memory.shared)} of files in memory and shared memory"
     if memory.shared - known >= PART.value * memory.limit:
         return Unknown(f"{text}; whether log files are among them is not known", NAME_IT, Code.NOT_CONFIGURED)
     return named or Absent(text, (Evidence(text, memory.shared, "bytes"),))

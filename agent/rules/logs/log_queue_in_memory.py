@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from agent.history import History
 from agent.report import Advice, Evidence
+from agent.rules import words
 from agent.rules.causal_graph import Case
 from agent.rules.confidence import measured, not_measured
 from agent.rules.logs import advice, queues
@@ -119,7 +120,7 @@ def _left_behind(queue: backlog.Backlog) -> bool:
 
 def _numbers(queue: backlog.Backlog) -> str:
     parts = [f"{queue.entries:.0f} {queue.unit}"] if queue.entries is not None else []
-    parts += [queues.megabytes(queue.waiting_bytes)] if queue.waiting_bytes else []
+    parts += [words.megabytes(queue.waiting_bytes)] if queue.waiting_bytes else []
     text = f"{' of '.join(parts) or 'nothing'} in {queue.name}"
     if queue.entries and queue.oldest_seconds is not None:
         text += f", the oldest for {queue.oldest_seconds:.1f} s"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from agent.history import History
 from agent.report import Advice, Evidence
-from agent.rules import raising
+from agent.rules import raising, words
 from agent.rules.confidence import measured
 from agent.rules.logs import queues
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
@@ -80,11 +80,11 @@ def _what_grows(history: History, memory: Memory) -> list[Evidence]:
     found = []
     if memory.grows is not None:
         name, growth = memory.grows
-        found.append(Evidence(f"what grows is {name}: {queues.megabytes(growth * 60)} a minute", growth))
+        found.append(Evidence(f"what grows is {name}: {words.megabytes(growth * 60)} a minute", growth))
     if memory.shared and memory.shared > 0.1 * memory.used:
         found.append(
             Evidence(
-                f"{queues.megabytes(memory.shared)} of it are files in memory and shared memory",
+                f"{words.megabytes(memory.shared)} of it are files in memory and shared memory",
                 memory.shared,
                 "bytes",
             )
@@ -92,14 +92,14 @@ def _what_grows(history: History, memory: Memory) -> list[Evidence]:
     inside = (q for q in backlog.queues(history, SPAN) if q.kind not in backlog.FILES and q.backing.medium == "memory")
     deep = max(inside, key=lambda q: (q.waiting_bytes or 0.0, q.entries or 0.0), default=None)
     if deep is not None and (deep.waiting_bytes or deep.entries):
-        size = queues.megabytes(deep.waiting_bytes) if deep.waiting_bytes else f"{deep.entries:.0f} {deep.unit}"
+        size = words.megabytes(deep.waiting_bytes) if deep.waiting_bytes else f"{deep.entries:.0f} {deep.unit}"
         found.append(Evidence(f"{size} wait in {deep.name}", deep.waiting_bytes or deep.entries))
     owners = history.latest(ProcessesReading)
     resident = (owners.resident_bytes if owners is not None else None) or {}
     largest = max(resident, key=resident.__getitem__, default="")
     if largest:
         found.append(
-            Evidence(f"process {largest!r} holds {queues.megabytes(resident[largest])}", resident[largest], "bytes")
+            Evidence(f"process {largest!r} holds {words.megabytes(resident[largest])}", resident[largest], "bytes")
         )
     return found
 

@@ -10,6 +10,7 @@ from agent.rules import targets
 from agent.rules.causal_graph import Case
 from agent.rules.logs.untold import untold
 from agent.rules.rule import Absent, Judgement, Threshold, Unknown
+from agent.rules.words import duration, megabytes
 from agent.views import backlog
 from agent.views.backlog import FILES, NOWHERE, PIPES, STDOUT, Backlog
 from agent.views.memory import Memory
@@ -77,22 +78,6 @@ def withheld(history: History) -> Evidence | None:
         return None
     text = f"the app's CPU is taken away {share:.0%} of the time, and its log client's with it: give that back first"
     return Evidence(text, share, "ratio")
-
-
-def megabytes(number: float) -> str:
-    """Bytes in a sentence."""
-    return f"{number / 1e6:.{0 if number >= 1e7 else 1}f} MB"
-
-
-def duration(seconds: float) -> str:
-    """Seconds in a sentence."""
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.0f} h"
-    )
 
 
 def until_limit(memory: Memory | None, whose: str) -> list[Evidence]:
