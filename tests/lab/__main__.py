@@ -25,7 +25,7 @@ from tests.lab.cores import Cores
 from tests.lab.database import DatabaseEpisode
 from tests.lab.episode import Episode, Record
 from tests.lab.logs import LogEpisode
-from tests.lab.places import REPOSITORY, Stopped
+from tests.lab.places import AGENT, REPOSITORY, Stopped
 from tests.lab.redis_stage import RedisEpisode
 from tests.lab.scenario import Scenario, Selection, load
 from tests.lab.score import disturbed, score, usable
@@ -58,7 +58,7 @@ class Lab:
         self.stop = threading.Event()
         self.cores = Cores(cores, self.stop)
         self.witness = Witness(MOST_SECONDS)
-        self.commit = revision()
+        self.commit = revision(Path(AGENT[0]).parents[2] if AGENT else REPOSITORY)
         self.records: list[Record] = []
 
     def run(self) -> None:
@@ -161,8 +161,8 @@ def _line(scenario: Scenario, record: Record) -> str:
     return f"{verdict} ({record.seconds:.0f} s{host}) {found} {wrong}"
 
 
-def revision() -> str:
-    words = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--exclude=*"]
+def revision(checkout: Path = REPOSITORY) -> str:
+    words = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--exclude=*"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "no commit"
 
@@ -187,6 +187,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help=f"keep what {RUNS} has, and run what it lacks")
     parser.add_argument("--list", action="store_true", help="print the cells and end")
     parser.add_argument("--again", metavar="FILE", type=Path, help="only make the tables from these records")
+    parser.add_argument(
+        "--agent", metavar="CHECKOUT", type=Path, help="judge the agent of another checkout, which is installed"
+    )
     parser.add_argument("--page", metavar="FILE", type=Path, help="write the tables into this page, below its mark")
     return parser.parse_args()
 
@@ -203,6 +206,8 @@ def main() -> int:
     if options.again:
         records = _recorded(options.again)
     else:
+        if options.agent:
+            AGENT[:] = [str(options.agent.resolve() / ".venv/bin/stallscope")]
         RESULTS.mkdir(exist_ok=True)
         if not options.resume:
             RUNS.unlink(missing_ok=True)

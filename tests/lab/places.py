@@ -18,13 +18,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.lab import guest, guest_image, gvisor
+from tests.lab import Unavailable, guest, guest_image, gvisor
 from tests.lab.freezer import Freezer
 from tests.lab.guest import Guest
 from tests.lab.process import Running
 from tests.lab.quota import CpuGroup
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+#: How the agent is started, where it is that of another checkout (`--agent`) and not this one's.
+AGENT: list[str] = []
 INSIDE = Path(__file__).with_name("inside.py")
 GUEST_INSIDE = "/lab/inside.py"
 GUEST_GROUP = "/sys/fs/cgroup/app"
@@ -103,7 +105,7 @@ class Place:
 
     def agent_words(self, command: Sequence[str]) -> list[str]:
         """The agent's command line in this place."""
-        return [self.python, "-m", "stallscope", *command]
+        return [*(AGENT or (self.python, "-m", "stallscope")), *command]
 
     def stand_still(self, by: str) -> Callable[[], None]:
         """Stop everything in the app's group; the function that is returned lets it go on."""
@@ -155,6 +157,8 @@ def in_gvisor(seconds: float, stop: threading.Event, _sidecar: bool) -> Iterator
 
 @contextmanager
 def in_guest(seconds: float, stop: threading.Event, _sidecar: bool) -> Iterator[Place]:
+    if AGENT:
+        raise Unavailable("a guest has this checkout's agent")
     with (
         CpuGroup(f"vm{time.monotonic_ns()}") as group,
         Guest(

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 
 from tests.lab.cores import Cores
 from tests.lab.episode import START_SECONDS, Record, Surroundings, Watched
-from tests.lab.places import INSIDE, REPOSITORY, Session, Stopped
+from tests.lab.places import AGENT, INSIDE, REPOSITORY, Session, Stopped
 from tests.lab.process import Running
 from tests.lab.quota import CpuGroup
 from tests.lab.scenario import Scenario
@@ -78,7 +78,7 @@ class Staged:
     def _start(self, watched: Watched, settings: Mapping[str, str], environment: Mapping[str, str]) -> Watched:
         """Start its agent; return when it answers."""
         flags = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-        words = [sys.executable, "-m", "stallscope", "run", "--json", "--listen", "127.0.0.1:0", *flags]
+        words = [*(AGENT or (sys.executable, "-m", "stallscope")), "run", "--json", "--listen", "127.0.0.1:0", *flags]
         watched.start(words, environment)
         return watched
 
