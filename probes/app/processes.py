@@ -62,8 +62,14 @@ _NO_SOCKETS = Unseen(
 ENDED = Unseen("the app's processes have ended", Code.UNREACHABLE)
 #: The fields that each of the platform's counters makes believable.
 _NEEDS = {
-    "thread_cpu_time": ("cpu_cores", "busiest_process_cores", "busiest_thread_ratio", "stuck_threads"),
-    "run_delay": ("busiest_thread_delay_ratio",),
+    "thread_cpu_time": (
+        "cpu_cores",
+        "busiest_process_cores",
+        "busiest_thread_ratio",
+        "stuck_threads",
+        "main_thread_ratio",
+    ),
+    "run_delay": ("busiest_thread_delay_ratio", "main_thread_delay_ratio"),
 }
 
 
@@ -104,6 +110,9 @@ class ProcessesReading(Reading):
         "Threads that were ready at both readings and ran for less than a fifth of the time between", by="process"
     )
     resident_bytes: Mapping[str, float] | None = gauge("Resident memory; shared pages count each time", by="process")
+    #: Share of the time for which the first thread of the busiest process ran, and for which it was ready and waited, by name.
+    main_thread_ratio: Mapping[str, float] | None = None
+    main_thread_delay_ratio: Mapping[str, float] | None = None
     #: What executes them, by name: a guess.
     runtimes: Mapping[str, Runtime] = field(default_factory=dict)
     #: Whether all of them are in the agent's own cgroup, under the same CPU limit; None: not known.

@@ -76,6 +76,8 @@ class ProcessSample(NamedTuple):
     stat: Stat
     threads: Mapping[int, Thread]
     cut: bool
+    pid: int = 0
+    """As this namespace has it, which is its main thread's id too."""
 
 
 def sample_process(
@@ -96,7 +98,7 @@ def sample_process(
                 threads[int(entry.name)] = _thread(entry.path, delays)
             except OSError:
                 continue  # it has ended
-    return ProcessSample(at, stat, threads, stat.threads > most)
+    return ProcessSample(at, stat, threads, stat.threads > most, int(os.path.basename(directory)))
 
 
 def _thread(directory: str, delays: bool) -> Thread:

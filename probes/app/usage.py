@@ -21,7 +21,8 @@ _NO_DELAY = Unseen("this kernel has no /proc/PID/task/TID/schedstat, which count
 #: The fields of all samples, those of two samples, and of these what takes a sample of every thread.
 _NOW = ("processes", "threads", "uninterruptible_threads", "resident_bytes")
 _BETWEEN = (
-    "cpu_cores", "busiest_process_cores", "busiest_thread_ratio", "busiest_thread_delay_ratio", "stuck_threads"
+    "cpu_cores", "busiest_process_cores", "busiest_thread_ratio", "busiest_thread_delay_ratio", "stuck_threads",
+    "main_thread_ratio", "main_thread_delay_ratio",
 )  # fmt: skip
 _OF_THREADS = _BETWEEN[2:]
 
@@ -30,13 +31,15 @@ class Growth(NamedTuple):
     """What one process did between two samples.
 
     ``busiest`` and ``delay`` are the shares of that time for which its busiest thread ran, and waited for a CPU;
-    None where that is not known of any thread.
+    None where that is not known of any thread; ``main`` and ``main_delay`` are those of its first one.
     """
 
     cores: float
     busiest: float | None
     delay: float | None
     stuck: int
+    main: float | None = None
+    main_delay: float | None = None
 
 
 def growth(before: ProcessSample | None, now: ProcessSample) -> Growth | None:
@@ -45,6 +48,7 @@ def growth(before: ProcessSample | None, now: ProcessSample) -> Growth | None:
         return None
     seconds = now.at - before.at
     busiest, delay, stuck = None, None, 0
+    main: tuple[float | None, float | None] = None, None
     for tid, thread in now.threads.items():
         then = before.threads.get(tid)
         if then is not None and thread.run < then.run:
@@ -56,11 +60,14 @@ def growth(before: ProcessSample | None, now: ProcessSample) -> Growth | None:
             continue  # it may have been there all the time
         share = min(1.0, ran / seconds)
         stuck += then is not None and then.state == thread.state == "R" and share < STUCK_RATIO
+        waited = None if thread.delay is None else gain(then.delay if then else 0.0, thread.delay) or 0.0
+        both = share, None if waited is None else min(1.0, waited / seconds)
         if busiest is None or share > busiest:
-            waited = None if thread.delay is None else gain(then.delay if then else 0.0, thread.delay) or 0.0
-            busiest, delay = share, None if waited is None else min(1.0, waited / seconds)
+            busiest, delay = both
+        if tid == now.pid:
+            main = both
     cores = (gain(before.stat.cpu_seconds, now.stat.cpu_seconds) or 0.0) / seconds
-    return Growth(cores, busiest, delay, stuck)
+    return Growth(cores, busiest, delay, stuck, *main)
 
 
 def sum_up(
@@ -99,5 +106,6 @@ def _between(known: Sequence[Growth]) -> tuple[float | None, ...]:
     if not known:
         return ()
     top = max(known, key=lambda g: -1.0 if g.busiest is None else g.busiest)
-    cores = [g.cores for g in known]
-    return sum(cores), max(cores), top.busiest, top.delay, None if top.busiest is None else sum(g.stuck for g in known)
+    first = max(known, key=lambda g: -1.0 if g.main is None else g.main)
+    cores, stuck = [g.cores for g in known], None if top.busiest is None else sum(g.stuck for g in known)
+    return sum(cores), max(cores), top.busiest, top.delay, stuck, first.main, first.main_delay

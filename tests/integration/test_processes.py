@@ -27,6 +27,7 @@ from probes.cpu.suspension import Window
 from probes.reading import NoData
 from probes.sockets.connections import ConnectionsProbe
 from tests.integration.conftest import FAST, START_SECONDS, Start, eventually
+from tests.lab import builds
 from tests.lab.quota import CpuGroup
 from tests.unit.builders import beats, platform, spin, suspension
 
@@ -200,6 +201,27 @@ def test_an_app_that_sleeps_beside_an_unread_reply_is_not_busy(run: Run) -> None
     assert all(ran < 0.2 for ran, _ in map(share, readings))
     assert readings[-1].cpu_cores is not None
     assert max(readings[-1].cpu_cores.values()) < 0.2
+
+
+@pytest.mark.parametrize("on_main", [True, False], ids=["its loop computes", "a worker thread computes"])
+def test_of_node_the_thread_of_the_event_loop_is_told_from_its_workers(on_main: bool, stack: ExitStack) -> None:
+    """On a machine that others use too: who runs more is compared, not how much."""
+    computes = "for (;;) Math.sqrt(2)"
+    code = computes if on_main else f"new (require('worker_threads').Worker)({computes!r}, {{ eval: true }})"
+    node = stack.enter_context(subprocess.Popen([builds.node(), "-e", code]))
+    stack.callback(node.kill)
+    probe = ProcessesProbe(pid=node.pid)
+
+    def both() -> tuple[float, float] | None:
+        time.sleep(0.5)
+        reading = asyncio.run(probe.read())
+        main, busiest = (
+            next(iter((each or {}).values()), 0.0) for each in (reading.main_thread_ratio, reading.busiest_thread_ratio)
+        )
+        settled = (main >= 0.9 * busiest) if on_main else (main <= 0.5 * busiest)
+        return (main, busiest) if busiest >= 0.2 and settled else None
+
+    eventually(both, START_SECONDS, "the busiest thread of Node")
 
 
 def test_a_process_that_ends_is_reported_and_another_that_connects_is_found(run: Run) -> None:

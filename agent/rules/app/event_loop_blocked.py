@@ -1,6 +1,7 @@
 """One callback holds the event loop of Node or asyncio up, and with it every request that the loop serves.
 
-From outside such a process computes or sleeps as any other.  So the hooks look how late the loop is for what they give it:
+From outside such a process computes or sleeps as any other, but for a main thread of Node that never sleeps
+(agent/rules/app/loop_outside.py).  So the hooks look how late the loop is for what they give it:
 Node's own histogram of that delay, in asyncio a callback each second from another thread.  What a look waits for is what
 a request that comes then would wait for.  *Which* callback it is nobody says: that takes a profile.
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules import targets
+from agent.rules.app import loop_outside
 from agent.rules.causal_graph import Case
 from agent.rules.confidence import not_measured
 from agent.rules.logs import queues
@@ -21,8 +23,10 @@ from agent.rules.logs.untold import NEWER_HOOK
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import in_app
 from agent.views.in_app import Timed
+from probes.app.processes import ProcessesReading
 from probes.hooks.in_app import InAppReading
 from probes.reading import Code
+from probes.sockets.listening import ListeningReading
 
 SPAN = 60.0
 MEAN = Threshold(
@@ -50,10 +54,20 @@ HALF = Threshold(
 )  # fmt: skip
 SURE = not_measured(0.8, "the lab has no scenario of it; docs/evidence/loggers-seen.md has real loops and look-alikes")
 
+FROM_OUTSIDE = not_measured(
+    0.7, "a thread that never sleeps is certain; that somebody waits for it is not seen", "without a hook"
+)
+
 
 def _judge(history: History) -> Judgement:
     loops = in_app.loops(history, SPAN)
     if not loops:
+        if seen := loop_outside.busy(history, SPAN, TAKEN.value):
+            ran, others = seen[0].value or 0.0, Evidence("how late its callbacks are only the hook can tell")
+            advice = Advice(
+                ADVICE, (*BY_KIND["node"], "stallscope hooks   # the hook tells how late"), COST, WILL_NOT_HELP
+            )
+            return Present("warning", FROM_OUTSIDE, "the app", (*seen, others), advice, share=ran)
         if timed := in_app.processes(history, SPAN):
             return Unknown(f"no event loop that a hook knows runs in {', '.join(sorted(timed))}", "", Code.ABSENT)
         missing = history.why_missing(InAppReading, SPAN)
@@ -153,8 +167,9 @@ RULE = Rule(
     meaning="A callback computes or waits without giving the loop back, and all other requests of the process wait for it.",
     disproof="perf_hooks.monitorEventLoopDelay() in Node, or asyncio's debug mode, shows no callback of 50 ms",
     needs=(InAppReading,),
-    thresholds=(MEAN, MOST, LATE, LOOKS, TAKEN, ALL, HALF, queues.WITHHELD),
-    confidences=(SURE,),
+    uses=(ProcessesReading, ListeningReading),
+    thresholds=(MEAN, MOST, LATE, LOOKS, TAKEN, ALL, HALF, loop_outside.BUSY, queues.WITHHELD),
+    confidences=(SURE, FROM_OUTSIDE),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,

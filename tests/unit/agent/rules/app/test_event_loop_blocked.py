@@ -8,7 +8,11 @@ from agent.history import History
 from agent.rules import BY_ID
 from agent.rules.causal_graph import Case
 from agent.rules.rule import Absent, Judgement, Present, Unknown
+from probes.app.processes import ProcessesReading
+from probes.app.procfs import Runtime
+from probes.sockets.listening import ListeningReading, Whose
 from tests.unit.agent.rules.in_app_scenes import minute
+from tests.unit.builders import Scene
 
 
 def loop(
@@ -111,3 +115,47 @@ def test_what_nobody_tells_is_not_known() -> None:
     assert isinstance(judge(minute(wake=None)), Unknown)
     assert isinstance(judge(minute(loop=loop(looks=0.5))), Unknown)
     assert isinstance(judge(minute(loop=loop(1.0, 0.03, 0.3, cpu=None, delay=None), watched=False)), Unknown)
+
+
+def outside(
+    ran: float,
+    waited: float = 0.0,
+    *,
+    runtime: Runtime = "node",
+    whose: Whose = "app",
+    gap: float = 0.0,
+    slots: int = 12,
+) -> History:
+    """A minute of a process without a hook."""
+    scene = Scene()
+    for _ in range(slots):
+        now = scene.run(5.0, gap=gap, cause="hypervisor" if gap else "nobody").clock()
+        scene.history.add(ProcessesReading(
+            taken=now, seconds=5.0, runtimes={"shop": runtime}, main_thread_ratio={"shop": ran}, main_thread_delay_ratio={"shop": waited},
+        ))  # fmt: skip
+        scene.history.add(ListeningReading(taken=now, seconds=5.0, queued={"8080": 0.0}, whose={"8080": whose}))
+    return scene.history
+
+
+def test_without_a_hook_a_main_thread_of_node_that_never_sleeps_is_a_loop_that_is_held_up() -> None:
+    found = judge(outside(0.97))
+    assert isinstance(found, Present)
+    assert found.severity == "warning"
+    assert "'shop'" in found.evidence[0].text
+    assert "97%" in found.evidence[0].text
+    assert any("worker_threads" in change for change in found.advice.changes)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        outside(0.5), outside(0.97, runtime="python"), outside(0.97, whose="other"), outside(0.97, whose="unknown"),
+        outside(0.91, 0.09), outside(0.97, gap=0.05), outside(0.97, slots=2),
+    ],
+    ids=[
+        "it sleeps: it may be held up all the same", "its loop may be on any thread", "it serves nobody", "whom it serves is not known",
+        "others want its CPU", "the hypervisor takes it", "just begun",
+    ],
+)  # fmt: skip
+def test_what_else_the_kernel_shows_convicts_and_clears_no_loop(history: History) -> None:
+    assert isinstance(judge(history), Unknown)

@@ -17,7 +17,8 @@ from tests.unit.fake_kernel import FakeKernel, FakeProcess
 
 AGENT = 4000
 BETWEEN = (
-    "cpu_cores", "busiest_process_cores", "busiest_thread_ratio", "busiest_thread_delay_ratio", "stuck_threads"
+    "cpu_cores", "busiest_process_cores", "busiest_thread_ratio", "busiest_thread_delay_ratio", "stuck_threads",
+    "main_thread_ratio", "main_thread_delay_ratio",
 )  # fmt: skip
 
 
