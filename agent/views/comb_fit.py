@@ -99,6 +99,11 @@ class Releases:
     comb: Comb | None = None
     on_no_comb: bool = False
 
+    @property
+    def neither(self) -> bool:
+        """Whether they are many enough and still lie on no comb for sure, and on none neither."""
+        return self.comb is None and not self.on_no_comb and self.ends >= LEAST_ENDS
+
 
 def find(ends: Sequence[End], periods: Sequence[float] = PERIODS, bursts: Sequence[End] = ()) -> Releases:
     """The comb on which these ends lie; ``periods`` in seconds, longest first.

@@ -15,6 +15,7 @@ from agent.report import Advice, Evidence
 from agent.rules import raising
 from agent.rules.confidence import measured
 from agent.rules.cpu import after_response
+from agent.rules.cpu.limit_clock import MIXED
 from agent.rules.rule import Absent, Judgement, Threshold, Unknown
 from agent.views import place
 from agent.views.attribution import attribute, suspended_share
@@ -141,7 +142,7 @@ def no_limit(history: History, what: str, evidence: tuple[Evidence, ...], reason
             "changing the billing mode will not help", evidence,
         )  # fmt: skip
     if seen.ends >= LEAST_ENDS:
-        mixed = f"{what} end at one phase of a period too seldom for a limit alone and too often for other work alone"
+        mixed = f"{what} {MIXED}"
         return Unknown(mixed + also, reason.remedy, Code.PARTIAL)
     few = f"{what} are too few to show the clock of a limit ({seen.ends} of {LEAST_ENDS})"
     return Unknown(few + also, reason.remedy or WAIT, Code.NOT_YET)

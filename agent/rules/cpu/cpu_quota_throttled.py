@@ -20,9 +20,9 @@ from agent.rules.cpu import limit_clock
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import backlog, place
 from agent.views.comb import releases
-from agent.views.cpu import cores_used, spin_view, throttling, use_of_cpu
+from agent.views.cpu import cores_used, cpu_breakdown, spin_view, throttling, use_of_cpu
 from agent.views.limits import CpuLimit, cpu_limit
-from agent.views.stalled import QUOTA
+from agent.views.stalled import HYPERVISOR, QUOTA, UNKNOWN
 from probes.cpu.suspension import SuspensionReading, Window
 from probes.host.cgroup import CgroupReading
 from probes.reading import Code, Unseen
@@ -62,6 +62,12 @@ PERIODS = Threshold(
     "asked beside the time above: in an idle group the ratio alone is high",
 )
 IDLE = ("* app=idle*", "quota-idle*", "quota-above-demand*")
+UNTOLD = Threshold(
+    "time taken by what no counter here names, from which a limit behind it is not ruled out by these counters",
+    0.3,
+    "ratio",
+    "less is what a host's other work takes, and its gaps end at any moment",
+)
 MET = Threshold(
     "gap in the agent's own probe that throttled time covers by half, at least",
     0.01,
@@ -88,7 +94,16 @@ def _judge(history: History) -> Judgement:
     if isinstance(counted, Unknown) and seen.on_no_comb:
         why = f"{seen.ends} gaps ended at any moment of a period: a limit lets work go on when its period begins"
         return Absent(why, (Evidence(why, float(seen.ends)),))
+    if isinstance(counted, Absent) and seen.neither and _uncounted(history) >= UNTOLD.value:
+        why = f"{counted.because}; but {seen.ends} gaps that nothing here counts {limit_clock.MIXED}"
+        return Unknown(why, "look for a limit on the machine that this one runs on", Code.CANNOT_COUNT)
     return counted
+
+
+def _uncounted(history: History) -> float:
+    """Share of the time that is taken by what no counter here gives a name: behind it there may be a limit."""
+    cpu = cpu_breakdown(history, SPAN)
+    return cpu.taken[HYPERVISOR] + cpu.taken[UNKNOWN] if cpu is not None else 0.0
 
 
 def _by_counters(history: History) -> Judgement:
@@ -209,6 +224,7 @@ RULE = Rule(
         WORK,
         SETTLED,
         MET,
+        UNTOLD,
         limit_clock.HELD,
         limit_clock.MOSTLY_HELD,
         limit_clock.SAME_PHASE,

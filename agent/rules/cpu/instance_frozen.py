@@ -13,7 +13,7 @@ from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules.confidence import measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
-from agent.views.attribution import attribute, digest
+from agent.views.attribution import add_up, attribute, digest
 from agent.views.stalled import FREEZE
 from probes.cpu.suspension import LONG_GAP_SECONDS, SuspensionReading, Window
 from probes.reading import Code
@@ -37,6 +37,12 @@ ALIKE = Threshold(
     "ratio",
     "a freeze comes out of nowhere; a full machine makes gaps of all lengths",
 )
+HELD = Threshold(
+    "time there that is lost in gaps which no counter explains, from which it is one of them",
+    0.3,
+    "ratio",
+    "a small limit on a virtual machine holds all of its threads nearly always, now and then for seconds",
+)
 SURE = measured(30, 30, mended=6, note="six more were said of an emulated guest that really stood still")
 
 
@@ -51,8 +57,8 @@ def _judge(history: History) -> Judgement:
     crowded = [w for w in frozen if _crowded(readings, w)]
     if len(crowded) == len(frozen):
         return Unknown(
-            f"a gap of {longest:.1f} s between others: other work on these CPUs makes such gaps too where run delay cannot be counted",
-            "check the host's run queue at that time",
+            f"a gap of {longest:.1f} s between others: what makes those, other work or a limit outside of what is counted here, may have made it too",
+            "check the host's run queue, and the limits on this machine, at that time",
             Code.CANNOT_COUNT,
         )
     last = next(w for w in reversed(frozen) if w not in crowded)
@@ -83,11 +89,12 @@ def _judge(history: History) -> Judgement:
 
 
 def _crowded(readings: Sequence[SuspensionReading], frozen: Window) -> bool:
-    """Whether other gaps of its kind came before or after, and nothing could have counted them as other work's turns."""
-    if frozen.run_delay is not None:
-        return False
+    """Whether other gaps of its kind came before or after, which nothing has counted as other work's turns."""
     around = [w for r in readings for w in r.windows if abs(w.start - frozen.start) < AROUND.value and w is not frozen]
-    return max((w.longest for w in around), default=0.0) > ALIKE.value * frozen.longest
+    if frozen.run_delay is None and max((w.longest for w in around), default=0.0) > ALIKE.value * frozen.longest:
+        return True
+    beats = add_up(around)
+    return beats.causes.total > 0 and beats.share * beats.causes.unknown / beats.causes.total >= HELD.value
 
 
 ADVICE = "Find out who stopped the instance."
@@ -98,7 +105,7 @@ RULE = Rule(
     meaning="Everything here stood still for more than a second at once, and went on as if nothing had happened.",
     disproof="another process of the same container logged something inside the gap",
     needs=(SuspensionReading,),
-    thresholds=(LONG, AROUND, ALIKE),
+    thresholds=(LONG, AROUND, ALIKE, HELD),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,

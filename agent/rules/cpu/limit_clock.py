@@ -37,6 +37,8 @@ SAME_PHASE = Threshold(
     "",
     "8 in 10 must end at one phase of its period (docs/evidence/measured-facts.md)",
 )
+#: What gaps do that neither prove a limit nor rule one out.
+MIXED = "end at one phase of a period too seldom for a limit alone and too often for other work alone"
 #: Of these the limit of a task is one on a virtual machine.
 TASKS_ARE_MACHINES = ("ecs_fargate", "fly")
 BY_CLOCK = not_measured(

@@ -36,6 +36,9 @@ LATE = Threshold(
 FEW = Threshold(
     "late PINGs, for Redis to be cleared, less than", 0.1, "ratio", "as many as the commands that would convict it"
 )
+OVER = Threshold(
+    "time that they take in the latest slots, below which only these are judged", 0.01, "ratio", "a tenth of what convicts: it is over"
+)  # fmt: skip
 SLOTS = Threshold("slots with an answer, at least", 3, "", "one may meet a single long command")
 #: Judged are so many slots: they come twice as often while there is a finding, so it goes within a minute.
 LATEST = 6
@@ -48,6 +51,9 @@ def _judge(history: History) -> Judgement:
 
 def _target(history: History, target: str) -> Judgement:
     readings = [r for r in history.window(RedisReading, SPAN, target) if r.up][-LATEST:]
+    newest = readings[-int(SLOTS.value) :]
+    if all(r.standstill_ratio is not None and r.standstill_ratio < OVER.value for r in newest):
+        readings = newest
     answers = sorted(answer for r in readings for answer in r.answers)
     if len(readings) < SLOTS.value or not answers:
         return Unknown(
@@ -125,7 +131,7 @@ RULE = Rule(
     meaning="A slow command, a script, a fork or a missing CPU holds the one thread that serves everybody.",
     disproof="SLOWLOG GET on the server has no new entries, and redis-cli --latency on its own host stays below a millisecond",
     needs=(RedisReading,),
-    thresholds=(HELD, VERY, LATE, FEW, SLOTS),
+    thresholds=(HELD, VERY, OVER, LATE, FEW, SLOTS),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,

@@ -35,6 +35,34 @@ def test_what_rests_on_gaps_alone_needs_no_counter(rule: str) -> None:
     assert not isinstance(BY_ID[rule].judge(scene.history), Unknown)
 
 
+@pytest.mark.parametrize(
+    ("gap", "cause", "verdict"),
+    [(0.08, "limit of the machine", Unknown), (0.08, "contention", Present), (0.01, "limit of the machine", Present)],
+    ids=["held nearly always by what is above", "held by other work, which run delay counts", "held little"],
+)
+def test_a_long_gap_among_others_that_no_counter_explains_is_one_of_them(
+    gap: float, cause: Cause, verdict: type
+) -> None:
+    """Behind a small limit a virtual machine stands still for seconds now and then: no freeze."""
+    scene = Scene().run(30, gap=gap, cause=cause).freeze(2.5).run(10, gap=gap, cause=cause)
+    assert isinstance(BY_ID["instance_frozen"].judge(scene.history), verdict)
+
+
+@pytest.mark.parametrize(
+    ("gap", "verdict"), [(0.08, Unknown), (0.02, Absent)], ids=["held mostly by what is above", "held little"]
+)
+def test_counters_that_show_no_limit_clear_none_while_gaps_behind_them_may_be_one_s(gap: float, verdict: type) -> None:
+    """Half of the gaps end on the clock of a limit of the whole machine, half when other work of its host lets go."""
+    scene = Scene()
+    for _ in range(12):
+        for cause in ("limit of the machine", "hypervisor"):
+            scene.run(5, gap=gap, cause=cause, spins=None)
+    judgement = BY_ID["cpu_quota_throttled"].judge(scene.history)
+    assert isinstance(judgement, verdict), judgement
+    clear = Scene().run(120, gap=gap, cause="hypervisor", spins=None)
+    assert isinstance(BY_ID["cpu_quota_throttled"].judge(clear.history), Absent), "all end at any moment"
+
+
 @pytest.mark.parametrize("counts", [False, None])
 @pytest.mark.parametrize(("rule", "counter"), RESTS_ON)
 def test_a_zero_in_a_counter_that_is_not_known_to_count_clears_nobody(
