@@ -37,7 +37,7 @@ FEW = Threshold(
     "late PINGs, for Redis to be cleared, less than", 0.1, "ratio", "as many as the commands that would convict it"
 )
 OVER = Threshold(
-    "time that they take in the latest slots, below which only these are judged", 0.01, "ratio", "a tenth of what convicts: it is over"
+    "time that they take in the latest slots, below which only these count", 0.01, "ratio", "a tenth of what convicts: it is over"
 )  # fmt: skip
 SLOTS = Threshold("slots with an answer, at least", 3, "", "one may meet a single long command")
 #: Judged are so many slots: they come twice as often while there is a finding, so it goes within a minute.
@@ -51,9 +51,10 @@ def _judge(history: History) -> Judgement:
 
 def _target(history: History, target: str) -> Judgement:
     readings = [r for r in history.window(RedisReading, SPAN, target) if r.up][-LATEST:]
-    newest = readings[-int(SLOTS.value) :]
-    if all(r.standstill_ratio is not None and r.standstill_ratio < OVER.value for r in newest):
-        readings = newest
+    held, newest = _held(readings), readings[-int(SLOTS.value) :]
+    lately = _held(newest)
+    if held is not None and lately is not None and held >= HELD.value and lately < OVER.value:
+        readings, held = newest, lately
     answers = sorted(answer for r in readings for answer in r.answers)
     if len(readings) < SLOTS.value or not answers:
         return Unknown(
@@ -62,7 +63,6 @@ def _target(history: History, target: str) -> Judgement:
             Code.NOT_YET,
         )
     late = sum(answer >= answers[0] + LATE.value for answer in answers) / len(answers)
-    held = _mean([r.standstill_ratio for r in readings])
     trip = round_trips(history, SPAN, target, LATEST)["short"]
     usual, most = median(answers), answers[ceil(0.95 * len(answers)) - 1]
     text = (
@@ -110,8 +110,8 @@ def _memory(last: RedisReading) -> list[Evidence]:
     ]
 
 
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
+def _held(readings: list[RedisReading]) -> float | None:
+    known = [r.standstill_ratio for r in readings if r.standstill_ratio is not None]
     return sum(known) / len(known) if known else None
 
 

@@ -62,7 +62,7 @@ CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type
         "slow commands by its own count": ((KEYS,) * 4, Present),
         "slow commands, and no PING met one": ((redis(standstill_ratio=0.2),) * 4, Present),
         "slow commands that are over": ((*(KEYS,) * 3, *(redis(),) * 3), Absent),
-        "slow commands now and then": ((KEYS, redis(), redis(), KEYS, redis(), KEYS, redis(), redis()), Present),
+        "slow commands now and then": ((KEYS, redis(), KEYS, KEYS, redis(), redis()), Present),
         "few slow commands": ((redis(late=0, standstill_ratio=0.02),) * 4, Absent),
         "far away": ((redis(network=40),) * 4, Absent),
         "the client is stopped": ((redis(suspended=300),) * 4, Absent),
