@@ -36,6 +36,8 @@ NUDGE_SECONDS = 4.0
 NUDGED_EVERY = 30.0
 #: A probe that is not back after this long, such as one that asks a dead server, no longer holds up the report.
 PATIENCE_SECONDS = 0.5
+#: What comes late, and so shortly before the next slot, is judged together with that one: a report costs more than a reading.
+SOON_SECONDS = 2.0
 _GOLDEN = 0.6180339887498949
 
 #: After so many slots without data in a row a probe's last values are no longer those of now.
@@ -125,6 +127,7 @@ class Schedule:
         self._last_turn = clock()
         self._nudged = asyncio.Event()
         self._late: set[asyncio.Task[Reading | None]] = set()
+        self._untold: list[Reading | None] = []
 
     def add(self, probe: Probe[Reading], every: float, timeout: float | None = None) -> None:
         """Schedule a probe each ``every`` seconds; a read may take ``timeout`` (default: 80 % of that)."""
@@ -189,10 +192,15 @@ class Schedule:
 
     def _came_late(self, task: asyncio.Task[Reading | None]) -> None:
         self._late.discard(task)
-        if not task.cancelled():
+        if task.cancelled():
+            return
+        if min(entry.due for entry in self.entries) - self._clock() > SOON_SECONDS:
             self._tell([task.result()])
+        else:
+            self._untold.append(task.result())
 
     def _tell(self, results: Sequence[Reading | None]) -> None:
+        results, self._untold = [*self._untold, *results], []
         try:
             self._after([reading for reading in results if reading is not None])
         except Exception:  # a defect in judging or telling must not end the measuring; the old report stays

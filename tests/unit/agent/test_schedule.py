@@ -230,6 +230,35 @@ def test_closing_ends_what_is_still_being_asked() -> None:
     assert not any(rig.batches)
 
 
+@pytest.mark.parametrize(
+    ("moved", "batches"), [(1.0, [1, 1]), (9.0, [2])], ids=["long before the next slot", "shortly before it"]
+)
+def test_what_comes_late_is_judged_with_the_next_slot_where_that_is_near(
+    monkeypatch: pytest.MonkeyPatch, moved: float, batches: list[int]
+) -> None:
+    monkeypatch.setattr("agent.schedule.PATIENCE_SECONDS", 0.01)
+    rig, go_on = Rig(), asyncio.Event()
+    slow = rig.add(10.0)
+
+    async def read() -> SuspensionReading:
+        await go_on.wait()
+        return suspension(rig.clock())
+
+    async def scene() -> None:
+        monkeypatch.setattr(slow, "read", read)
+        await rig.schedule.turn()
+        rig.batches.clear()  # of nothing
+        rig.clock.now = rig.schedule.entries[0].due - 10.0 + moved
+        go_on.set()
+        await asyncio.gather(*rig.schedule._late)
+        await asyncio.sleep(0)  # and the callback tells, or keeps it
+        rig.clock.advance(10.0)
+        await rig.schedule.turn()
+
+    asyncio.run(scene())
+    assert [len(batch) for batch in rig.batches] == batches
+
+
 def test_a_probe_that_recovers_is_heard_again() -> None:
     rig = Rig()
     broken = [True]

@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 
 from probes.host.cgroup import CgroupReading
-from probes.host.demand import BUSY_PERIODS, CALM_PERIODS, CALM_SECONDS, FIRST_PERIODS, DemandProbe, DemandReading
+from probes.host.demand import (
+    BUSY_PERIODS,
+    CALM_PERIODS,
+    CALM_SECONDS,
+    FIRST_PERIODS,
+    LIMIT_SHARE,
+    OURS_SECONDS,
+    SAMPLE_SECONDS,
+    SAVED_PERIODS,
+    DemandProbe,
+    DemandReading,
+)  # fmt: skip
 from probes.host.registration import child_seconds
 from probes.host.wanted import MOST_PERIODS
 from probes.reading import Code, NoData
@@ -99,14 +110,29 @@ def test_once_enough_is_known_it_looks_rarely(tmp_path: Path) -> None:
     machine = Machine(tmp_path, [0.08] + [0.0] * 9)
     machine.hits = 2.0
     probe, taken = machine.probe(), []
-    for _ in range(30):
+    for _ in range(90):
         taken.append(read(probe).sampled_periods)
-        machine.clock.advance(2.0)
-    assert sum(taken[:12]) >= MOST_PERIODS
-    assert sum(map(bool, taken[12:])) <= 6
+        machine.clock.advance(5.0)
+    assert sum(taken[:60]) >= MOST_PERIODS
+    assert sum(map(bool, taken[60:])) <= 4
     wanted = read(probe).wanted
     assert wanted is not None
     assert len(wanted) <= MOST_PERIODS
+
+
+@pytest.mark.parametrize("cores", [0.05, 0.2])
+def test_the_samples_use_a_hundredth_of_the_limit_that_they_are_about(tmp_path: Path, cores: float) -> None:
+    """Samples that come late tell nothing, so of a busy group with a small limit enough is never known."""
+    machine = Machine(tmp_path, [0.08])
+    machine.hits, machine.limit = 2.0, cores
+    probe, taken = machine.probe(), 0
+    began = machine.clock()
+    while machine.clock() < began + 900.0:
+        machine.child += OURS_SECONDS  # nothing is learnt
+        taken += read(probe).sampled_periods
+        machine.clock.advance(2.0)
+    most = SAVED_PERIODS + (machine.clock() - began) * cores * LIMIT_SHARE / SAMPLE_SECONDS
+    assert FIRST_PERIODS < taken <= most
 
 
 def test_a_train_without_a_throttled_period_between_others_counts_as_well(tmp_path: Path) -> None:
