@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ def _impossible(config: Config, known_rules: Sequence[str]) -> list[str]:
         faults.append("suspension.spin_every_seconds: each must be 0 (never) or at least 1 second")
     if (cost := predicted_cpu_ratio(config)) > config.budget.cpu_ratio:
         faults.append(
-            f"budget.cpu_ratio = {config.budget.cpu_ratio}: these settings need about {cost:.4f} of a core; "
+            f"budget.cpu_ratio = {config.budget.cpu_ratio}: these settings need about {ceil(1e4 * cost) / 1e4:.4f} of a core; "
             "raise it, or lengthen heartbeat_seconds and every_seconds"
         )
     library = LIBRARY_BYTES * (config.log_delivery.wanted or bool(config.cloud_logging.findings_log))

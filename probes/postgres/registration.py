@@ -16,8 +16,8 @@ from probes.section import NAME, NO_NAME, AfterValidator, Field, Preset, Section
 from probes.sockets.registration import app_is_answered
 from probes.store.place import is_place, secret_from
 
-#: CPU of one slot (three round trips), and of opening a connection with TLS and SCRAM (measured).
-CPU_SECONDS = 5e-3
+#: CPU of one slot (three round trips; with all that belongs to it docs/evidence/bench.md has 4 to 6 ms), and of opening a connection with TLS and SCRAM (measured).
+CPU_SECONDS = 4e-3
 CONNECT_CPU_SECONDS = 10e-3
 #: Upper bound of the readings of one database from both sides (measured: 2900 and 4000).
 READING_BYTES = 8_000
