@@ -102,5 +102,8 @@ def test_an_idle_app_under_a_real_quota_is_reported_and_not_called_slow(group: C
 @pytest.mark.core
 def test_without_a_quota_none_is_found(group: CpuGroup) -> None:
     _, report = examine(group)
-    cleared = {rule["rule"]: rule["because"] for rule in report["ruled_out"]}
-    assert "no CPU limit is set for this container" in cleared["cpu_quota_throttled"]
+    said = {rule["rule"]: rule["because"] for part in ("ruled_out", "unknown") for rule in report[part]}
+    assert "no CPU limit is set for this container" in said["cpu_quota_throttled"]
+    # A host that takes the CPU for a third of the time may do so by a limit on this machine: then nobody can know.
+    stolen = any(found["rule"] == "cpu_stolen" for found in report["findings"])
+    assert stolen or any(rule["rule"] == "cpu_quota_throttled" for rule in report["ruled_out"])
