@@ -107,6 +107,10 @@ def starved(history: History, seconds: float, target: str) -> float:
     is that of the time (arrivals see time averages: R. W. Wolff, "Poisson Arrivals See Time Averages", 1982).
     """
     latest, known = (round_trips(history, span, target).get("short") for span in (seconds, KNOWN_SECONDS))
-    if latest is None or known is None or known.count < LEAST_TRIPS or not known.is_uneven(UNEVEN):
+    if latest is None or known is None or known.count < LEAST_TRIPS:
         return 0.0
+    if not known.is_uneven(
+        UNEVEN
+    ):  # what takes microseconds takes it by its own clock as long: nearly all of that it waits for a CPU
+        return 1.0 if latest.server >= HELD_SECONDS else 0.0
     return sum(away - known.least_away >= HELD_SECONDS for away in latest.aways) / latest.count

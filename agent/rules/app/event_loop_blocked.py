@@ -63,9 +63,9 @@ def _judge(history: History) -> Judgement:
     loops = in_app.loops(history, SPAN)
     if not loops:
         if seen := loop_outside.busy(history, SPAN, TAKEN.value):
-            ran, others = seen[0].value or 0.0, Evidence("how late its callbacks are only the hook can tell")
+            ran, others = seen[0].value or 0.0, Evidence("how late its callbacks are only the hook can know")
             advice = Advice(
-                ADVICE, (*BY_KIND["node"], "stallscope hooks   # the hook tells how late"), COST, WILL_NOT_HELP
+                ADVICE, (*BY_KIND["node"], "stallscope hooks   # the hook reports how late"), COST, WILL_NOT_HELP
             )
             return Present("warning", FROM_OUTSIDE, "the app", (*seen, others), advice, share=ran)
         if timed := in_app.processes(history, SPAN):

@@ -111,24 +111,32 @@ def test_the_servers_sessions_say_what_the_waiting_ones_wait_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slots", "share"),
+    ("slots", "works", "share"),
     [
-        ((0, 0, 0, 0, 0, 0), 0.0),
-        ((60, 0, 80, 60, 0, 60), 4 / 6),
-        ((0, 0, 0, 60, 60, 60), 0.0),
-        ((0, 60) * 6 + (60,) * 6, 1.0),
-        ((0, 60) * 6 + (0,) * 6, 0.0),
+        ((0, 0, 0, 0, 0, 0), 0.3, 0.0),
+        ((60, 0, 80, 60, 0, 60), 0.3, 4 / 6),
+        ((0, 0, 0, 60, 60, 60), 0.3, 0.0),
+        ((0, 60) * 6 + (60,) * 6, 0.3, 1.0),
+        ((0, 60) * 6 + (0,) * 6, 0.3, 0.0),
+        ((0, 0, 0, 0, 0, 0), 20.0, 1.0),
     ],
-    ids=["quick", "held now and then", "the way became longer", "held now for the whole minute", "over"],
+    ids=[
+        "quick",
+        "held now and then",
+        "the way became longer",
+        "held now for the whole minute",
+        "over",
+        "slow by its own clock",
+    ],
 )
-def test_short_questions_say_how_often_a_server_cannot_run(slots: tuple[int, ...], share: float) -> None:
+def test_short_questions_say_how_often_a_server_cannot_run(slots: tuple[int, ...], works: float, share: float) -> None:
     """Of what it executes and of what nobody can tell that share is the starved server's."""
     made = Scene()
     for late in slots:
         made.run(10)
         for each in (
             sample(MAIN, waiting_ratio=1.0, idle_ratio=0.0), server({"running": 2.0}, 0.2),
-            trips(MAIN, {"short": (0.2 + late, 0.3, 0.0, 0.2)}),
+            trips(MAIN, {"short": (0.2 + late, works, 0.0, 0.2)}),
         ):  # fmt: skip
             made.history.add(each)
     parts = group(stalled(made.history), f"connections to {MAIN}")
