@@ -80,6 +80,7 @@ GRAPH = CausalGraph((
     Link(("cpu_quota_throttled",), ("cpu_limit_too_low",), "the same limit; what was wanted of it says how much is missing"),
     Link(("burst_balance_spent",), ("platform_quota_uncounted", "cpu_quota_throttled", "cpu_stolen"),
          "the same gaps; that the work was fast before says what was spent"),
+    Link(("cpu_stolen",), ("cpu_suspended",), "the same host: of some gaps the counters name it, of others they do not"),
     Link(("platform_quota_uncounted", "cpu_quota_throttled"), ("cpu_stolen",), "a limit on the virtual machine loses its ticks too", Case.ON_A_CLOCK),
     Link(CPU_TAKERS, ("client_suspended_holding_connection", "client_not_reading", "connections_held_by_app", "pool_saturated"),
          "a client without CPU reads no reply and gives no connection back"),

@@ -166,6 +166,8 @@ def _judge(scenario: Scenario, record: Record, rule: str, result: Score) -> tupl
 def _true_too(scenario: Scenario, record: Record, expected: Expectation) -> set[str]:
     """What is true of the machine, or of the service that it writes to, beside what the scenario does."""
     true_too = {"cpu_stolen"} if record.stolen >= STOLEN_SHARE else set()
+    if disturbed(record):
+        true_too.add("cpu_suspended")
     if record.crowded >= CROWDED_SHARE or disturbed(record):
         true_too |= CROWDED_RULES[scenario.environment]
     if record.stood_still >= FREEZE_SECONDS:
