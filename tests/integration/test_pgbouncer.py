@@ -203,7 +203,8 @@ from tests.lab.pgbouncer import Pgbouncer
 from tests.lab.postgres import PostgresServer
 with PostgresServer() as server, Pgbouncer(server) as pooler:
     print(pooler.pid, flush=True)
-    time.sleep(600)
+    while True:  # a signal that comes right before a sleep is told after it
+        time.sleep(0.2)
 """
 
 

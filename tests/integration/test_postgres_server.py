@@ -200,7 +200,8 @@ from pathlib import Path
 from tests.lab.postgres import PostgresServer
 with PostgresServer(Path(sys.argv[1])) as server:
     print(server.socket_directory, *server.pids(), flush=True)
-    time.sleep(600)
+    while True:  # a signal that comes right before a sleep is told after it
+        time.sleep(0.2)
 """
 
 

@@ -228,7 +228,8 @@ import time
 from tests.lab.route_delay import RouteDelay
 with RouteDelay() as route:
     print(route.device, route.pid, flush=True)
-    time.sleep(600)
+    while True:  # a signal that comes right before a sleep is told after it
+        time.sleep(0.2)
 """
 
 
