@@ -14,6 +14,8 @@ from probes.app.procfs import read_stat
 WINDOW_SECONDS = 300.0
 #: Start-up is not held against the budget.
 GRACE_SECONDS = 60.0
+#: Slots are never further apart than so many times what was asked for: a finding that comes too late helps nobody.
+MOST_PACE = 8.0
 
 
 class Cost:
@@ -29,7 +31,10 @@ class Cost:
         self._child: int | None = None
         self._child_seconds = self._gone_seconds = 0.0
         self._started = clock()
+        #: When, and the CPU seconds that measuring would have used since the start at a pace of 1.
         self._samples: deque[tuple[float, float]] = deque()
+        self._used = self._wanted = 0.0
+        self._pace = 1.0
         #: CPU seconds that are not measuring's, and not held against its budget: what clients of the pages cost.
         self.others: Callable[[], float] = lambda: 0.0
 
@@ -54,17 +59,24 @@ class Cost:
         self._remember(seconds - self.others())
         return seconds, memory
 
-    def _remember(self, seconds: float) -> None:
+    def _remember(self, used: float) -> None:
         now = self._clock()
+        gained, self._used = used - self._used, used
         if now - self._started < GRACE_SECONDS:
             return
-        self._samples.append((now, seconds))
+        self._wanted += gained * self._pace
+        self._samples.append((now, self._wanted))
         while self._samples[0][0] < now - WINDOW_SECONDS:
             self._samples.popleft()
 
-    def ratio(self) -> float | None:
-        """CPU that measuring used over the last five minutes, as a share of one core; ``None`` in the first two."""
-        if not self._samples or self._samples[-1][0] - self._samples[0][0] < GRACE_SECONDS:
-            return None
-        (start, before), (end, now) = self._samples[0], self._samples[-1]
-        return (now - before) / (end - start)
+    def pace(self, most: float) -> float:
+        """How many times as far apart as asked for the slots have to come: 1.0 to MOST_PACE, 1.0 in the first two minutes.
+
+        ``most`` is the share of a core that measuring may use over five minutes.  At a pace of p it uses F + V / p, where F does not
+        follow the pace (the child).  The pace is p (F + V / p) / most, taken again and again: it comes to rest at V / (most - F),
+        which uses ``most``.
+        """
+        if self._samples and self._samples[-1][0] - self._samples[0][0] >= GRACE_SECONDS:
+            (start, before), (end, now) = self._samples[0], self._samples[-1]
+            self._pace = min(MOST_PACE, max(1.0, (now - before) / (end - start) / most))
+        return self._pace

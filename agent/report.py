@@ -142,7 +142,8 @@ class Breakdown:
 class AgentSelf:
     """The agent's own identity and cost.  ``cpu_seconds`` covers the agent and its child since start.
 
-    ``report_failures`` counts the reports that a defect kept from being made: the one before stayed.
+    ``report_failures`` counts the reports that a defect kept from being made: the one before stayed.  ``pace`` is how many times as far
+    apart as asked for the slots come, so that the budget is kept.
     """
 
     version: str
@@ -151,6 +152,7 @@ class AgentSelf:
     memory_bytes: int
     slots_skipped: int = 0
     report_failures: int = 0
+    pace: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

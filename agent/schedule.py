@@ -32,10 +32,13 @@ EARLY_SHARE = 0.2
 JITTER_SHARE = 0.1
 #: A nudge brings a slot forward, but not closer than this to the last wake-up.
 NUDGE_SECONDS = 4.0
+#: So many nudges in a row are followed, and then one in each NUDGE_EVERY seconds: where the CPU is taken away again and again, all
+#: that is new is known after the first, and each slot takes some 10 ms of the CPU that is short.
+NUDGES, NUDGE_EVERY = 4, 30.0
 #: Probes that come more rarely than this are not nudged.
 NUDGED_EVERY = 30.0
 #: A probe that is not back after this long, such as one that asks a dead server, no longer holds up the report.
-PATIENCE_SECONDS = 0.5
+PATIENCE_SECONDS = 1.0
 #: What comes late, and so shortly before the next slot, is judged together with that one: a report costs more than a reading.
 SOON_SECONDS = 2.0
 _GOLDEN = 0.6180339887498949
@@ -104,7 +107,7 @@ class Entry:
 class Schedule:
     """Runs probes into a History and calls ``after`` once per wake-up.
 
-    ``over_budget`` is asked before each wake-up; while it says so, every second slot is skipped.
+    ``pace`` is asked before each wake-up: all slots come that many times as far apart as was asked for (1.0 or more).
     ``clock`` is monotonic seconds.  :attr:`on_stale` is called with a reading type and target that had no data in
     ``STALE_SLOTS`` slots in a row.
     """
@@ -114,19 +117,21 @@ class Schedule:
         history: History,
         after: Callable[[list[Reading]], None],
         *,
-        over_budget: Callable[[], bool] = lambda: False,
+        pace: Callable[[], float] = lambda: 1.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[Any]] | None = None,
     ) -> None:
         self.entries: list[Entry] = []
         self.failures = 0
         self.on_stale: Callable[[type[Reading], str], None] = lambda _kind, _target: None
-        self._history, self._after, self._over_budget = history, after, over_budget
+        self._history, self._after, self._pace = history, after, pace
         self._clock, self._sleep = clock, sleep or self._doze
         self._turn = 0
         self._last_turn = clock()
         self._nudged = asyncio.Event()
+        self._nudges, self._nudges_at = float(NUDGES), clock()
         self._late: set[asyncio.Task[Reading | None]] = set()
+        self._followers: set[asyncio.Task[None]] = set()
         self._untold: list[Reading | None] = []
 
     def add(self, probe: Probe[Reading], every: float, timeout: float | None = None) -> None:
@@ -154,11 +159,17 @@ class Schedule:
                 await self._nudged.wait()
 
     def nudge(self) -> None:
-        """Bring every slot that comes often forward, but keep a distance to the last one."""
-        soon = max(self._clock(), self._last_turn + NUDGE_SECONDS)
-        for entry in self.entries:
-            if entry.every <= NUDGED_EVERY and entry.due > soon:
-                entry.due = soon
+        """Bring every slot that comes often forward, but keep a distance to the last one, and no more than NUDGES in a row."""
+        now = self._clock()
+        self._nudges = min(NUDGES, self._nudges + (now - self._nudges_at) / NUDGE_EVERY)
+        self._nudges_at = now
+        soon = max(now, self._last_turn + NUDGE_SECONDS * self._pace())
+        later = [entry for entry in self.entries if entry.every <= NUDGED_EVERY and entry.due > soon]
+        if not later or self._nudges < 1.0:
+            return
+        self._nudges -= 1.0
+        for entry in later:
+            entry.due = soon
         self._nudged.set()
 
     async def turn(self) -> None:
@@ -166,17 +177,16 @@ class Schedule:
         self._last_turn = now = self._clock()
         due = [entry for entry in self.entries if entry.due <= now + entry.every * EARLY_SHARE]
         self._turn += 1
-        skip = self._over_budget() and self._turn % 2 == 0
+        pace = self._pace()
         for entry in [entry for entry in due if entry.running]:  # never two reads of one probe at once
             entry.outcomes["skipped"] += 1
-            entry.due = now + entry.every
+            entry.due = now + entry.every * pace
             due.remove(entry)
         for entry in due:
-            missed = int((now - entry.due) / entry.every) if now > entry.due else 0
-            entry.outcomes["skipped"] += missed + (1 if skip else 0)
+            entry.outcomes["skipped"] += max(0, int((now - entry.due) / (entry.every * pace)))
             jitter = 1 + JITTER_SHARE * (self._turn * _GOLDEN % 1.0 - 0.5) * 2
-            entry.due = now + entry.every * jitter
-        if skip or not due:
+            entry.due = now + entry.every * jitter * pace
+        if not due:
             return
         tasks = [asyncio.create_task(self._read(entry)) for entry in due]
         try:
@@ -184,20 +194,24 @@ class Schedule:
         except asyncio.CancelledError:
             self._late.update(tasks)
             raise
-        for task in tasks:
-            if not task.done():
-                self._late.add(task)
-                task.add_done_callback(self._came_late)
+        if late := {task for task in tasks if not task.done()}:
+            self._late |= late
+            follower = asyncio.create_task(self._follow(late))
+            self._followers.add(follower)
+            follower.add_done_callback(self._followers.discard)
         self._tell([task.result() for task in tasks if task.done()])
 
-    def _came_late(self, task: asyncio.Task[Reading | None]) -> None:
-        self._late.discard(task)
-        if task.cancelled():
-            return
-        if min(entry.due for entry in self.entries) - self._clock() > SOON_SECONDS:
-            self._tell([task.result()])
-        else:
-            self._untold.append(task.result())
+    async def _follow(self, late: set[asyncio.Task[Reading | None]]) -> None:
+        """Tell what comes late: what comes soon after the first of them, with it."""
+        while late:
+            await asyncio.wait(late, return_when=asyncio.FIRST_COMPLETED)
+            back, late = await asyncio.wait(late, timeout=PATIENCE_SECONDS)
+            self._late -= back
+            results = [task.result() for task in back if not task.cancelled()]
+            if min(entry.due for entry in self.entries) - self._clock() > SOON_SECONDS:
+                self._tell(results)
+            else:
+                self._untold += results
 
     def _tell(self, results: Sequence[Reading | None]) -> None:
         results, self._untold = [*self._untold, *results], []
@@ -241,9 +255,10 @@ class Schedule:
 
     async def aclose(self) -> None:
         """Close every probe; a failure to close does not keep the others open."""
-        for task in self._late:
+        waiting = [*self._followers, *self._late]
+        for task in waiting:
             task.cancel()
-        await asyncio.gather(*self._late, return_exceptions=True)
+        await asyncio.gather(*waiting, return_exceptions=True)
         await _close_all(entry.probe for entry in self.entries)
 
 

@@ -233,9 +233,11 @@ def _list(title: str, items: Sequence[Mapping[str, Any]], key: str, paint: _Pain
 
 def _foot(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
     agent = report["agent"]
+    pace = agent.get("pace", 1.0)
+    seldom = f"  measures {pace:.1f} times less often, to keep its CPU budget" if pace >= 1.1 else ""
     text = (
         f"stallscope {agent['version']}  up {agent['uptime_seconds']:.0f} s  cost {agent['cpu_seconds']:.2f} CPU-s, "
-        f"{agent['memory_bytes'] / 2**20:.0f} MiB  on {words.place(report['platform'])}  at {report['generated']}"
+        f"{agent['memory_bytes'] / 2**20:.0f} MiB{seldom}  on {words.place(report['platform'])}  at {report['generated']}"
     )
     yield from (paint("dim", line) for line in wrap(text, paint.width))
 

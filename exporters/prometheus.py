@@ -34,6 +34,7 @@ STABILITY: Mapping[str, Stability] = {
     "stallscope_slots": "stable",
     "stallscope_probe_last_success_timestamp_seconds": "stable",
     "stallscope_agent_cpu_seconds": "stable",
+    "stallscope_agent_pace_ratio": "beta",
     "stallscope_agent_report_failures": "stable",
     "stallscope_agent_log_lines_dropped": "stable",
     "stallscope_agent_cloud_logging_entries": "stable",
@@ -204,6 +205,11 @@ class ReportCollector:
         yield success
         yield CounterMetricFamily(
             "stallscope_agent_cpu_seconds", "CPU used by agent and child.", value=agent.cpu_seconds
+        )
+        yield GaugeMetricFamily(
+            "stallscope_agent_pace_ratio",
+            "How many times as far apart as asked for measurements come, so that the CPU budget is kept (1: as asked for).",
+            value=agent.pace,
         )
         yield CounterMetricFamily(
             "stallscope_agent_report_failures",

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from agent import cost
-from agent.cost import GRACE_SECONDS, WINDOW_SECONDS, Cost
+from agent.cost import GRACE_SECONDS, MOST_PACE, WINDOW_SECONDS, Cost
 from tests.unit.builders import FakeClock
 
 OWN = 1
@@ -91,13 +91,14 @@ def test_a_child_that_ends_before_the_first_sample_is_no_error(table: Table) -> 
     assert table.measure() == (0.0, 1000)
 
 
-def test_the_ratio_is_not_known_before_two_minutes(table: Table) -> None:
+def test_the_pace_is_the_one_that_was_asked_for_in_the_first_two_minutes(table: Table) -> None:
     while table.clock() < 2 * GRACE_SECONDS:
-        assert table.cost.ratio() is None
         table.cost.measure()
+        assert table.cost.pace(0.01) == 1.0
         table.clock.advance(5.0)
+        table.own_seconds += 5.0
     table.cost.measure()
-    assert table.cost.ratio() == 0.0
+    assert table.cost.pace(0.01) > 1.0
 
 
 def test_start_up_is_not_held_against_the_budget(table: Table) -> None:
@@ -105,19 +106,34 @@ def test_start_up_is_not_held_against_the_budget(table: Table) -> None:
     for _ in range(40):
         table.cost.measure()
         table.clock.advance(5.0)
-    assert table.cost.ratio() == 0.0
+        assert table.cost.pace(0.001) == 1.0
 
 
-def test_the_ratio_is_the_use_of_the_last_five_minutes(table: Table) -> None:
-    for _ in range(int(WINDOW_SECONDS / 5.0)):  # at 40 % of a core, and then at 10 %
+@pytest.mark.parametrize(
+    ("fixed", "moving", "pace"), [(0.002, 0.007, 1.0), (0.0, 0.03, 3.0), (0.005, 0.01, 2.0), (0.02, 0.01, MOST_PACE)]
+)
+def test_the_pace_comes_to_rest_where_the_budget_is_kept(
+    table: Table, fixed: float, moving: float, pace: float
+) -> None:
+    """``fixed`` of a core goes whatever the pace is, ``moving`` is divided by it; the budget is a hundredth."""
+    steps = []
+    for _ in range(800):
         table.cost.measure()
+        steps.append(table.cost.pace(0.01))
         table.clock.advance(5.0)
-        table.own_seconds += 2.0
-    for _ in range(int(WINDOW_SECONDS / 5.0) + 2):
-        table.clock.advance(5.0)
-        table.own_seconds += 0.5
-        table.cost.measure()
-    assert table.cost.ratio() == pytest.approx(0.1)
+        table.own_seconds += 5.0 * (fixed + moving / steps[-1])
+    assert steps[-1] == pytest.approx(pace, rel=0.02)
+    assert max(steps) <= pace * 1.02
+
+
+def test_the_pace_goes_back_when_less_is_used(table: Table) -> None:
+    for seconds in (0.2, 0.02):  # 4 % of a core, and then 0.4 %
+        for _ in range(2 * int(WINDOW_SECONDS / 5.0)):
+            table.cost.measure()
+            pace = table.cost.pace(0.01)
+            table.clock.advance(5.0)
+            table.own_seconds += seconds / pace
+    assert pace == 1.0
 
 
 def test_uptime_is_counted_from_the_start(table: Table) -> None:
@@ -132,4 +148,4 @@ def test_what_clients_cost_is_not_held_against_measuring_and_is_told_all_the_sam
         table.own_seconds = table.clock.now * 0.31
         told, _ = table.cost.measure()
     assert told == pytest.approx(0.31 * 200)
-    assert table.cost.ratio() == pytest.approx(0.01)
+    assert table.cost.pace(0.005) == pytest.approx(2.0)

@@ -16,7 +16,9 @@ from agent.history import History
 from agent.schedule import (
     EARLY_SHARE,
     JITTER_SHARE,
+    NUDGE_EVERY,
     NUDGE_SECONDS,
+    NUDGES,
     OUTCOMES,
     PULSE_SECONDS,
     STALE_SLOTS,
@@ -53,13 +55,11 @@ class FakeProbe:
 class Rig:
     """A schedule on a fake clock."""
 
-    def __init__(self, over_budget: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, pace: Callable[[], float] = lambda: 1.0) -> None:
         self.clock = FakeClock(0.0)
         self.history = History(600.0, clock=self.clock)
         self.batches: list[list[Reading]] = []
-        self.schedule = Schedule(
-            self.history, self.batches.append, over_budget=over_budget, clock=self.clock, sleep=self._sleep
-        )
+        self.schedule = Schedule(self.history, self.batches.append, pace=pace, clock=self.clock, sleep=self._sleep)
         self._until = 0.0
         self.nudges: list[float] = []
 
@@ -250,13 +250,44 @@ def test_what_comes_late_is_judged_with_the_next_slot_where_that_is_near(
         rig.batches.clear()  # of nothing
         rig.clock.now = rig.schedule.entries[0].due - 10.0 + moved
         go_on.set()
-        await asyncio.gather(*rig.schedule._late)
-        await asyncio.sleep(0)  # and the callback tells, or keeps it
+        await asyncio.gather(*rig.schedule._followers)
         rig.clock.advance(10.0)
         await rig.schedule.turn()
 
     asyncio.run(scene())
     assert [len(batch) for batch in rig.batches] == batches
+
+
+def test_what_comes_late_is_judged_together_but_waits_for_nobody_who_comes_much_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten databases that answer one after the other are one report; a dead one holds up none of them."""
+    monkeypatch.setattr("agent.schedule.PATIENCE_SECONDS", 0.05)
+    rig, go_on, dead = Rig(), asyncio.Event(), asyncio.Event()
+
+    def late(until: asyncio.Event, turns: int) -> None:
+        async def read() -> SuspensionReading:
+            await until.wait()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            return suspension(rig.clock())
+
+        monkeypatch.setattr(rig.add(10.0, target=f"t{len(rig.schedule.entries)}"), "read", read)
+
+    async def scene() -> None:
+        for turns in range(1, 6):
+            late(go_on, turns)
+        late(dead, 0)
+        await rig.schedule.turn()
+        rig.batches.clear()  # of nothing
+        go_on.set()
+        await asyncio.sleep(1.0)
+        assert [len(batch) for batch in rig.batches] == [5]
+        dead.set()
+        await asyncio.gather(*rig.schedule._followers)
+
+    asyncio.run(scene())
+    assert [len(batch) for batch in rig.batches] == [5, 1]
 
 
 def test_a_probe_that_recovers_is_heard_again() -> None:
@@ -276,13 +307,23 @@ def test_a_probe_that_recovers_is_heard_again() -> None:
     assert rig.history.latest(SuspensionReading) is not None
 
 
-def test_over_budget_every_second_wake_up_is_skipped_and_counted() -> None:
-    rig = Rig(over_budget=lambda: True)
+@pytest.mark.parametrize("pace", [1.0, 1.3, 3.0])
+def test_a_pace_puts_slots_evenly_further_apart_and_drops_none(pace: float) -> None:
+    rig = Rig(pace=lambda: pace)
     probe = rig.add(5.0)
-    rig.run(100.0)
-    assert rig.schedule.skipped == pytest.approx(len(probe.asked), abs=1)
-    assert len(rig.batches) == len(probe.asked)
-    assert rig.outcome() == {"ok": len(probe.asked), "skipped": rig.schedule.skipped}
+    rig.run(300.0)
+    steps = [b - a for a, b in itertools.pairwise(probe.asked)]
+    assert sum(steps) / len(steps) == pytest.approx(5.0 * pace, rel=0.05)
+    assert max(steps) <= 5.0 * pace * (1 + JITTER_SHARE)
+    assert rig.outcome() == {"ok": len(probe.asked)}
+
+
+def test_a_pace_holds_for_slots_that_a_nudge_brings_forward() -> None:
+    rig = Rig(pace=lambda: 2.0)
+    probe = rig.add(10.0)
+    rig.nudges = [0.5 * step for step in range(1, 100)]
+    rig.run(40.0)
+    assert min(b - a for a, b in itertools.pairwise(probe.asked)) >= 2 * NUDGE_SECONDS - 1e-9
 
 
 @pytest.mark.parametrize("misses", [STALE_SLOTS - 1, STALE_SLOTS, 3 * STALE_SLOTS])
@@ -364,12 +405,27 @@ def test_a_flood_of_nudges_keeps_its_distance_too(every: float) -> None:
     rig.run(60.0)
     steps = [b - a for a, b in itertools.pairwise(probe.asked)]
     assert min(steps) >= NUDGE_SECONDS - 1e-9
-    assert len(probe.asked) == pytest.approx(60.0 / NUDGE_SECONDS, abs=2)
+    assert steps[: NUDGES - 1] == pytest.approx([NUDGE_SECONDS] * (NUDGES - 1), abs=0.5)
+
+
+def test_a_flood_of_nudges_that_does_not_end_is_followed_now_and_then() -> None:
+    rig = Rig()
+    probe = rig.add(10.0)
+    rig.nudges = [0.5 * step for step in range(1, 2000)]
+    rig.run(600.0)
+    assert 60 <= len(probe.asked) <= 60 + 600.0 / NUDGE_EVERY + NUDGES
+
+
+def test_a_nudge_after_a_quiet_time_is_followed_at_once() -> None:
+    rig = Rig()
+    probe = rig.add(30.0)
+    rig.nudges = [*(0.5 * step for step in range(1, 100)), 50.0 + NUDGES * NUDGE_EVERY + 10.0]
+    rig.run(rig.nudges[-1] + NUDGE_SECONDS)
+    assert any(0.0 <= at - (60.0 + NUDGES * NUDGE_EVERY) <= NUDGE_SECONDS for at in probe.asked)
 
 
 def test_a_nudge_before_anything_is_due_is_no_wake_up() -> None:
-    """Over budget every second wake-up is skipped; a wake-up in which nothing is due must not count as one."""
-    rig = Rig(over_budget=lambda: True)
+    rig = Rig()
     rig.add(60.0)
     rig.nudges = [10.0, 20.0]
     rig.run(30.0)
