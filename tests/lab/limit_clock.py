@@ -1,0 +1,227 @@
+"""The clock of a CPU limit that nothing counts: how often and how soon it is named, and how often where there is none.
+
+    .venv/bin/python -m tests.lab.limit_clock                     # 35 minutes, as root: docs/evidence/limit-clock.md
+    .venv/bin/python -m tests.lab.limit_clock --only "gvisor"     # the cells whose name contains this, printed alone
+
+Several agents watch one stall, each with its own random instants. Plainly each is in a cgroup namespace that begins below the limited
+group, so its counters could count and stand still; in gVisor each has a sandbox of its own. The limit comes after the start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from agent.commands.embedded_postgres import free_port
+from tests.lab import gvisor, loads
+from tests.lab.episode import stolen_seconds
+from tests.lab.hidden_quota import below
+from tests.lab.process import Running
+from tests.lab.quota import PERIOD_USEC, CpuGroup
+from tests.lab.table import markdown, most_likely_at_most
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGE = REPOSITORY / "docs/evidence/limit-clock.md"
+#: Findings that say "a CPU limit" of one that is not counted.
+NAMED = ("cpu_quota_throttled", "platform_quota_uncounted", "burst_balance_spent")
+OBSERVERS, ROUNDS = 5, 2
+WARM_SECONDS, LOOK_SECONDS = 6.0, 60.0
+#: A neighbour that works in steps as long as the usual period, which is what looks most like a limit.
+IN_STEPS = ("sparse", "--burn-ms", "60", "--every-ms", "100")
+_TEXT = "import json,sys,urllib.request as u; print(u.urlopen(sys.argv[1], timeout=20).read().decode())"
+
+
+class Cell(NamedTuple):
+    """One truth: where, what the app does, the limit in cores (or none), and who else wants the CPUs."""
+
+    where: str
+    app: str
+    cores: float | None
+    neighbours: int = 0
+    neighbour: tuple[str, ...] = ("busy",)
+    period_usec: int = PERIOD_USEC
+    then: float | None = None
+    """The limit is moved to so many cores once everybody has named it; they must go on to name it."""
+
+    @property
+    def name(self) -> str:
+        limit = f"{self.cores:.0%} of a core" if self.cores else "no limit"
+        period = f" each {self.period_usec // 1000} ms" if self.period_usec != PERIOD_USEC else ""
+        moved = f", then {self.then:.0%}" if self.then else ""
+        kind = " in steps of 100 ms" if self.neighbour is IN_STEPS else ""
+        return f"{self.where}, {self.app} app, {limit}{period}{moved}, {self.neighbours} neighbours{kind}"
+
+
+class Seen(NamedTuple):
+    """What one agent said."""
+
+    after: float | None
+    """Seconds from the limit to its name; ``None``: it was not named."""
+    cores: float | None
+    """The limit's size as told."""
+    blamed: tuple[str, ...]
+    """Other causes about the CPU that stood at the end."""
+
+
+_CORES = (0.05, 0.2, 0.5, 0.8)
+CELLS = (
+    *(Cell("plain", "busy", cores, n) for cores in _CORES for n in (0, 1, 3)),
+    *(Cell("gvisor", "busy", cores, n) for cores in _CORES for n in (0, 3)),
+    *(Cell(where, "idle", cores) for where in ("plain", "gvisor") for cores in (0.05, 0.2)),
+    Cell("plain", "busy", 0.2, 3, IN_STEPS),
+    Cell("plain", "busy", 0.2, period_usec=10_000),
+    Cell("plain", "busy", 0.2, period_usec=80_000),
+    Cell("plain", "busy", 0.2, then=0.5),
+    *(Cell(where, app, None, 3) for where in ("plain", "gvisor") for app in ("busy", "idle")),
+    *(Cell(where, "busy", None, 3, IN_STEPS) for where in ("plain", "gvisor")),
+)
+
+
+@contextmanager
+def observer(cell: Cell, group: CpuGroup, task: str, seconds: float) -> Iterator[tuple[Running, Any]]:
+    """An agent at its default settings, and a function that fetches its report."""
+    port = free_port()
+    words = [sys.executable, "-m", "stallscope", "run", "--listen", f"127.0.0.1:{port}"]
+    words += ["--set", "logs.hook_listen="]  # one of them alone could have the port
+    url = f"http://127.0.0.1:{port}/health"
+    fetch = [sys.executable, "-c", _TEXT, url]
+    if cell.where == "gvisor":
+        with gvisor.run(words, group, timeout=seconds, cwd=REPOSITORY) as run:
+            yield run, partial(_inside, run, fetch)
+    else:
+        command = [*group.preexec_hidden(task), *words]
+        with Running(command, env=os.environ, cwd=REPOSITORY, timeout=seconds) as run:
+            yield run, partial(_beside, fetch, seconds)
+
+
+def _inside(run: gvisor.Sandbox, fetch: Sequence[str]) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(run.inside(fetch).stdout)
+    return report
+
+
+def _beside(fetch: Sequence[str], seconds: float) -> dict[str, Any]:
+    with Running(fetch, timeout=seconds) as asked:
+        return next(asked.records(30))
+
+
+def run(cell: Cell) -> list[Seen]:
+    """One round: all agents start, the limit comes, and each is listened to until it has named it or the time is up."""
+    seconds = 3 * LOOK_SECONDS + 60
+    with ExitStack() as stack:
+        group = stack.enter_context(CpuGroup("clock", None, cell.period_usec))
+        task = stack.enter_context(below(group, "task"))
+        agents = [stack.enter_context(observer(cell, group, task, seconds)) for _ in range(OBSERVERS)]
+        for agent, _ in agents:
+            agent.wait_for("report http", 60)
+        load, *options = cell.neighbour
+        for _ in range(cell.neighbours):
+            stack.enter_context(Running([*loads.command(load, seconds=seconds), *options], timeout=seconds))
+        app = loads.command(cell.app, seconds=seconds)
+        stack.enter_context(Running([*group.preexec_below(task), *app], timeout=seconds))
+        time.sleep(WARM_SECONDS)
+        group.set_quota(cell.cores)
+        limited = time.monotonic()
+        after = [_named(agent, limited, limited + LOOK_SECONDS) for agent, _ in agents]
+        if cell.then:
+            group.set_quota(cell.then)
+            time.sleep(LOOK_SECONDS)
+        group.set_quota(None)  # so that the report comes soon; what it says is of before
+        reports = [report() for _, report in agents]
+    return [_seen(cell, *each) for each in zip(after, reports, strict=True)]
+
+
+def _named(agent: Running, since: float, until: float) -> float | None:
+    """Seconds until a line said that a limit is there; lines that came before the limit count as at once."""
+    try:
+        for line in agent.lines(max(0.1, until - time.monotonic())):
+            record = line.json() or {}
+            if record.get("rule") in NAMED and record.get("now") == "present":
+                return max(0.0, line.at - since)
+    except TimeoutError:
+        pass
+    return None
+
+
+def _seen(cell: Cell, after: float | None, report: Mapping[str, Any]) -> Seen:
+    findings = {each["rule"]: each for each in report["findings"]}
+    told = [each for name in NAMED if name in findings for each in findings[name]["evidence"]]
+    cores = next((each["value"] for each in told if each.get("unit") == "cores"), None)
+    if cell.then and not set(NAMED) & set(findings):
+        after = None
+    blamed = tuple(
+        rule for rule, each in findings.items()
+        if rule.startswith("cpu_") and rule not in NAMED and each["severity"] != "info" and not each.get("explained_by")
+    )  # fmt: skip
+    return Seen(after, cores, blamed)
+
+
+def row(cell: Cell, seen: Sequence[Seen], stolen: float) -> tuple[str, ...]:
+    """One line of the table."""
+    named = [each.after for each in seen if each.after is not None]
+    sizes = [each.cores for each in seen if each.cores is not None]
+    others = sorted({rule for each in seen for rule in each.blamed if rule != "cpu_limit_too_low"})
+    count = f"{len(named)} of {len(seen)}"
+    if cell.cores is None:
+        count += f" (at most {most_likely_at_most(len(named), len(seen)):.0%})"
+    return (
+        cell.name, count, f"{median(named):.0f} ({max(named):.0f})" if named else "",
+        f"{median(sizes):.3f}" if sizes else "", ", ".join(f"`{rule}`" for rule in others), f"{stolen:.0%}",
+    )  # fmt: skip
+
+
+HEADER = (
+    "where, app, limit, neighbours", "agents that named a limit", "after s, median (longest)", "cores left to a burst, median",
+    "other causes named beside it", "host took",
+)  # fmt: skip
+_PAGE = """# The clock of a limit that nothing counts
+
+A CPU limit lets work go on at the same phase of each of its periods: the ends of the gaps lie on a comb, and that names a limit where no counter moves
+(`agent/views/comb.py`). Here real CFS quotas are set on a group above all that an agent can see, and on gVisor sandboxes; {observers} agents watch each, {rounds} times.
+`python -m tests.lab.limit_clock` makes this page. Rows with "no limit" are the false ones: a name there is wrong. An app that sleeps meets a limit only
+where the agent's own bursts do.
+
+{table}
+
+In all: a limit was named by {hits} of {limited}, and where there is none by {false} of {free} (with 95 % certainty at most {bound:.1%}).
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", metavar="TEXT", action="append", default=[], help="cells whose name contains this")
+    options = parser.parse_args()
+    cells = [cell for cell in CELLS if not options.only or any(text in cell.name for text in options.only)]
+    rows, all_seen = [], []
+    for cell in cells:
+        seen: list[Seen] = []
+        began, stolen = time.monotonic(), stolen_seconds()
+        for _ in range(ROUNDS):
+            seen += run(cell)
+        passed = (time.monotonic() - began) * (os.cpu_count() or 1)
+        rows.append(row(cell, seen, (stolen_seconds() - stolen) / passed))
+        all_seen += [(cell, each) for each in seen]
+        print(" | ".join(rows[-1]), flush=True)
+    limited = [each for cell, each in all_seen if cell.cores is not None]
+    free = [each for cell, each in all_seen if cell.cores is None]
+    false = sum(each.after is not None for each in free)
+    page = _PAGE.format(
+        observers=OBSERVERS, rounds=ROUNDS, table=markdown(HEADER, rows),
+        hits=sum(each.after is not None for each in limited), limited=len(limited), false=false, free=len(free),
+        bound=most_likely_at_most(false, len(free)),
+    )  # fmt: skip
+    print(page)
+    if not options.only:
+        PAGE.write_text(page)
+
+
+if __name__ == "__main__":
+    main()
