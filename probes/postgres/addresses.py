@@ -6,8 +6,11 @@ without an end at an address that swallows everything.  A name is looked up when
 
 from __future__ import annotations
 
+import asyncio
+import math
 import random
 import re
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -30,8 +33,10 @@ class Address(NamedTuple):
     """How many are to be tried behind it, at least."""
 
 
-async def addresses(dsn: Dsn, find: LookUp = look_up) -> AsyncIterator[Address | LinkFailed]:
+async def addresses(dsn: Dsn, find: LookUp = look_up, end: float = math.inf) -> AsyncIterator[Address | LinkFailed]:
     """Every address in the order in which it is to be tried; a failure for a name that has none.
+
+    Each look-up may take its share of the time that is left until ``end`` (monotonic seconds).
 
     Raises LinkFailed, reason ``configuration``.
     """
@@ -49,12 +54,16 @@ async def addresses(dsn: Dsn, find: LookUp = look_up) -> AsyncIterator[Address |
             yield Address(here, (), left)
             continue
         port = int(entry.get("port") or PORT)
+        fault, found = f"{dsn.told(host)} has no address", [address] if address else []
         try:
-            found = [address] if address else list(await find(host, port))[:MOST_ADDRESSES]
+            async with asyncio.timeout((end - time.monotonic()) / (left + 1) if math.isfinite(end) else None):
+                found = found or list(await find(host, port))[:MOST_ADDRESSES]
+        except TimeoutError:
+            fault = f"the look-up of {dsn.told(host)} was not answered in time"
         except (OSError, UnicodeError):
-            found = []
+            pass
         if not found:
-            yield LinkFailed("dns", f"{dsn.told(host)} has no address", "check the host name, and the DNS of this container")  # fmt: skip
+            yield LinkFailed("dns", fault, "check the host name, and the DNS of this container")
         shuffle(found)
         remotes = [(each, port) for each in found]
         for number, each in enumerate(found, 1):

@@ -41,7 +41,7 @@ async def connect(
     remotes: list[tuple[str, int]] = []
     tried = 0
     began = time.monotonic()
-    async for address in addresses(parse(dsn), find):
+    async for address in addresses(parse(dsn), find, end):
         phases["dns"] += time.monotonic() - began
         if isinstance(address, LinkFailed):
             faults.append(address)

@@ -150,7 +150,7 @@ def test_a_dsn_that_two_drivers_read_differently_is_not_looked_up(server: Postgr
 def test_no_port_is_needed_to_know_that_a_name_is_none() -> None:
     reading, _ = ask("postgresql://no-such-host.invalid/postgres")
     assert reading.failures == {"dns": 1.0}
-    assert "the name no-such-host.invalid has no address" in reading.because
+    assert "the name no-such-host.invalid" in reading.because
     with pytest.raises(socket.gaierror):
         asyncio.run(_system("no-such-host.invalid"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -35,6 +36,24 @@ def walk(dsn: str) -> list[Address | LinkFailed]:
         return [each async for each in addresses(parse(dsn), find)]
 
     return asyncio.run(run())
+
+
+def test_a_name_server_that_says_nothing_takes_only_its_share_of_the_time() -> None:
+    async def find_or_hang(host: str, port: int) -> Sequence[str]:
+        if host == "silent":
+            await asyncio.sleep(60)
+        return await find(host, port)
+
+    async def run() -> list[Address | LinkFailed]:
+        dsn = parse("postgresql://silent,b/x")
+        return [each async for each in addresses(dsn, find_or_hang, time.monotonic() + 1.0)]
+
+    began = time.monotonic()
+    fault, *found = asyncio.run(run())
+    assert time.monotonic() - began < 30
+    assert isinstance(fault, LinkFailed)
+    assert (fault.reason, fault.because) == ("dns", "the look-up of the name silent was not answered in time")
+    assert [each.options["hostaddr"] for each in found if isinstance(each, Address)] == NAMES["b"]
 
 
 def tried(dsn: str) -> Tried:
