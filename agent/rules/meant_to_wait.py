@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from agent.history import History
 from agent.rules.rule import Absent, Threshold, Unknown
+from agent.rules.words import duration
 from agent.views import connections
 from probes.reading import Code
 
@@ -20,6 +21,12 @@ ALONE = Threshold(
     "longer ones may be a queue's, a replication's or a job's",
 )
 AT_WORK = Threshold("sessions that work or wait for a lock, on average", 0.3, "", "as many as would have to wait here")
+OLD = Threshold(
+    "age of the statements that the server works on, where the waits are over 10 s, at least",
+    1.0,
+    "seconds",
+    "half of 10 s, were they these alone: quick ones beside them are younger",
+)
 REMEDY = "give the agent a role in this database (postgres.targets): the server says what its sessions wait for"
 
 
@@ -56,10 +63,13 @@ def instead(history: History, remote: str, seen: connections.Connections, few: f
     sessions = connections.sessions(history, SPAN, remote)
     if sessions is None or connections.hidden(history, remote):
         return Unknown(f"{told}: the wire does not say which", REMEDY, Code.CANNOT_COUNT)
-    at_work = sessions.executing + sessions.waiting_for_locks
-    if at_work >= AT_WORK.value:
+    these = short >= few or sessions.executing_seconds >= OLD.value
+    if sessions.waiting_for_locks + (sessions.executing if these else 0.0) >= AT_WORK.value:
         return None
-    return Absent(f"{told}; {name} works on {at_work:.1f} statements at any moment, and no lock is waited for")
+    work = f"{name} works on {sessions.executing:.1f} statements at any moment"
+    if sessions.executing >= AT_WORK.value:
+        work += f", {duration(sessions.executing_seconds)} old"
+    return Absent(f"{told}; {work}, and no lock is waited for")
 
 
 OF_SERVICE = "a Redis can be asked itself (redis.targets); else measure in the app, or on that server: the profiler (MongoDB), consumer lag (Kafka)"

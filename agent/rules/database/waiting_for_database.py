@@ -8,6 +8,8 @@ with a database role tell these apart, and explain this one.  Or nothing: who wa
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules import meant_to_wait
@@ -42,15 +44,21 @@ def _judge(history: History) -> Judgement:
 
 
 def _endpoint(history: History, remote: str, seen: connections.Connections) -> Judgement:
-    waiting, long = seen.waiting * seen.count, seen.waiting_long * seen.count
-    length = LONG_SECONDS if long >= SHARE.value else seen.wait_seconds
+    long = seen.waiting_long * seen.count
+    least = max(LONG.value, NEAR.value * (seen.min_rtt_seconds or 0.0))
+    # Beside waits that may be meant so, or whose answer nobody has seen yet, the others are judged by themselves.
+    others = seen.waiting * seen.count - long >= SHARE.value and seen.wait_seconds >= least
+    lasting = not others and long >= SHARE.value
+    if lasting:
+        seen = replace(seen, waiting=seen.waiting_long)
+    waiting, length = seen.waiting * seen.count, LONG_SECONDS if lasting else seen.wait_seconds
     near = "" if seen.min_rtt_seconds is None else f"; the peer is {1e3 * seen.min_rtt_seconds:.2f} ms away"
     text = (
         f"{waiting:.1f} of {seen.count:.1f} connections to {connections.called(history, remote)} wait for an answer at any moment, "
-        f"{'over ' if length == LONG_SECONDS else ''}{1e3 * length:.0f} ms each{near}"
+        f"{'over ' if lasting else ''}{1e3 * length:.0f} ms each{near}"
     )
     evidence = (Evidence(text, length, "seconds"),)
-    if waiting < SHARE.value or length < max(LONG.value, NEAR.value * (seen.min_rtt_seconds or 0.0)):
+    if waiting < SHARE.value or length < least:
         return Absent(text, evidence)
     if (meant := meant_to_wait.instead(history, remote, seen, SHARE.value)) is not None:
         return meant
@@ -80,7 +88,7 @@ RULE = Rule(
     meaning="Requests are sent, no reply has come, and the network to the peer is fast.",
     disproof="ss -tni shows lastsnd and lastrcv of the app's connections close together",
     needs=(ConnectionsReading,),
-    thresholds=(SHARE, LONG, NEAR, meant_to_wait.ALONE, meant_to_wait.AT_WORK),
+    thresholds=(SHARE, LONG, NEAR, meant_to_wait.ALONE, meant_to_wait.AT_WORK, meant_to_wait.OLD),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,

@@ -85,6 +85,10 @@ WAITING = sample(waiting_ratio=0.8, waiting_seconds=0.1)
 DB = "10.0.0.1:5432"
 STANDING: dict[str, Any] = {"waiting_ratio": 0.25, "waiting_long_ratio": 0.25, "waiting_seconds": 0.0, "waiters": 0.0}
 STANDS = sample(**STANDING)
+#: A standby or a long job, and a pool that is asked often.
+BESIDE_QUICK = sample(
+    MAIN, waiting_ratio=0.75, waiting_long_ratio=0.25, waiting_seconds=0.005, waiters=3.0, busy_waiters=3.0
+)
 LONE = sample(waiting_ratio=0.2, waiting_seconds=1.0, waiters=1.0)
 
 CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type]]] = {
@@ -127,6 +131,9 @@ CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type
         "replies lie unread": ((sample(unread_ratio=0.9, waiting_ratio=0.05),) * 4, Absent),
         "one for over 10 s": ((STANDS,) * 4, Unknown),
         "one for over 10 s, beside short waits": ((replace(STANDS, waiting_seconds={DB: 0.1}, waiters={DB: 3.0}, waiting_ratio={DB: 0.75}),) * 4, Present),
+        "one for over 10 s, beside quick queries": ((BESIDE_QUICK,) * 4, Unknown),
+        "one for over 10 s, beside quick queries, and the server works for these": (((BESIDE_QUICK, server({"running": 1.5}, 0.005)),) * 4, Absent),
+        "one for over 10 s, beside quick queries, and the server works long": (((BESIDE_QUICK, server({"running": 1.5}, 8.0)),) * 4, Present),
         "one connection alone, for seconds": ((LONE,) * 4, Unknown),
         "one connection alone, which asks often": ((replace(LONE, busy_waiters={DB: 1.0}),) * 4, Present),
         "one connection alone, and not for long": ((replace(LONE, waiting_seconds={DB: 0.2}),) * 4, Present),
@@ -204,6 +211,16 @@ def test_each_rule_knows_its_case_from_the_look_alikes(
     assert isinstance(judgement, verdict), judgement
     share = judgement.share if isinstance(judgement, Present) else None
     assert share is None or 0.0 < share <= 1.0
+
+
+def test_the_length_of_waits_is_that_of_those_whose_answers_were_seen() -> None:
+    """Of the first wait that is seen nothing is known: at a start all of them are taken for such that may be meant so."""
+    first = sample(waiting_ratio=1.0, waiting_long_ratio=1.0, waiting_seconds=0.0)
+    later = sample(waiting_ratio=0.9, waiting_long_ratio=0.0, waiting_seconds=0.5, busy_waiters=4.0, waiters=4.0)
+    judgement = judge("waiting_for_database", first, later, later, later)
+    assert isinstance(judgement, Present)
+    assert "3.7 of 4.0 connections" in judgement.evidence[0].text
+    assert ", 1000 ms each" in judgement.evidence[0].text
 
 
 @pytest.mark.parametrize(("cause", "verdict"), [("hypervisor", Present), ("contention", Unknown), ("nobody", Unknown)])
