@@ -136,7 +136,7 @@ def run(cell: Cell) -> list[Seen]:
             time.sleep(LOOK_SECONDS)
         group.set_quota(None)  # so that the report comes soon; what it says is of before
         reports = [report() for _, report in agents]
-    return [_seen(cell, *each) for each in zip(after, reports, strict=True)]
+    return [seen_of(cell, *each) for each in zip(after, reports, strict=True)]
 
 
 def _named(agent: Running, since: float, until: float) -> float | None:
@@ -151,7 +151,8 @@ def _named(agent: Running, since: float, until: float) -> float | None:
     return None
 
 
-def _seen(cell: Cell, after: float | None, report: Mapping[str, Any]) -> Seen:
+def seen_of(cell: Cell, after: float | None, report: Mapping[str, Any]) -> Seen:
+    """What this agent said, by the time at which it named the limit and its report at the end."""
     findings = {each["rule"]: each for each in report["findings"]}
     told = [each for name in NAMED if name in findings for each in findings[name]["evidence"]]
     cores = next((each["value"] for each in told if each.get("unit") == "cores"), None)

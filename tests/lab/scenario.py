@@ -10,6 +10,7 @@ and `end`. The expectation says what is *true*, never what the agent happens to 
 | eases | as present, but the limit stays: at the end it is gone, or a remark (severity info) that nobody is slow for |
 | lasting | as present, and its span reaches beyond the end |
 | absent | ruled out, with a number: neither a finding nor unknown |
+| remark | absent, or a remark (severity info): it is there, and nobody is slow for it |
 | unknown | it cannot be known here: neither a finding nor ruled out |
 | silent | no finding; absent or unknown, as the place has it (every rule that is not named) |
 | either | both answers are true, the file says why |
@@ -51,7 +52,7 @@ from tests.lab import clients, go_app, loads, log_clients, redis_client
 from tests.lab.timeline import STRICT, Database, Logs, RedisPlace, Step
 
 DIRECTORY = Path(__file__).with_name("scenarios")
-Expectation = Literal["present", "eases", "lasting", "absent", "unknown", "silent", "either"]
+Expectation = Literal["present", "eases", "lasting", "absent", "remark", "unknown", "silent", "either"]
 #: Which of its cells a scenario has in a set: all, none, or those with one of these values.
 Chosen = bool | list[float | int | str]
 #: Words for a finding that must be made.

@@ -96,6 +96,14 @@ def test_a_limit_that_stays_may_remain_as_a_remark_only(severity: str, outcome: 
     assert score(scenario(expected="eases"), run).outcomes[RULE] == outcome
 
 
+@pytest.mark.parametrize(("severity", "outcome"), [("info", "right"), ("warning", "false alarm"), ("", "false alarm")])
+def test_a_limit_that_nobody_is_slow_for_may_be_a_remark(severity: str, outcome: str) -> None:
+    run = record((12.0, "present"), lift="present")
+    run.reports["lift"] = {"findings": [{"rule": RULE, "severity": severity}] if severity else []}
+    assert score(scenario(expected="remark"), run).outcomes[RULE] == outcome
+    assert score(scenario(expected="remark"), record(lift="absent")).outcomes[RULE] == "right"
+
+
 def test_an_end_that_was_noted_a_moment_after_the_lift_is_the_lift() -> None:
     marks = {"onset": 10.0, "lift": 60.0, "end": 60.01}
     found = score(scenario(), record((12.0, "present"), lift="present", marks=marks))
