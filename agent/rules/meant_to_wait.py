@@ -21,11 +21,11 @@ ALONE = Threshold(
     "longer ones may be a queue's, a replication's or a job's",
 )
 AT_WORK = Threshold("sessions that work or wait for a lock, on average", 0.3, "", "as many as would have to wait here")
-OLD = Threshold(
-    "age of the statements that the server works on, where the waits are over 10 s, at least",
+LASTING = Threshold(
+    "mean length of the statements that the server works on, where the waits are over 10 s, at least",
     1.0,
     "seconds",
-    "half of 10 s, were they these alone: quick ones beside them are younger",
+    "over 10 s were they these alone; quick ones beside them lower the mean",
 )
 REMEDY = "give the agent a role in this database (postgres.targets): the server says what its sessions wait for"
 
@@ -63,12 +63,12 @@ def instead(history: History, remote: str, seen: connections.Connections, few: f
     sessions = connections.sessions(history, SPAN, remote)
     if sessions is None or connections.hidden(history, remote):
         return Unknown(f"{told}: the wire does not say which", REMEDY, Code.CANNOT_COUNT)
-    these = short >= few or sessions.executing_seconds >= OLD.value
+    these = short >= few or sessions.executing_seconds >= LASTING.value
     if sessions.waiting_for_locks + (sessions.executing if these else 0.0) >= AT_WORK.value:
         return None
     work = f"{name} works on {sessions.executing:.1f} statements at any moment"
     if sessions.executing >= AT_WORK.value:
-        work += f", {duration(sessions.executing_seconds)} old"
+        work += f", {duration(sessions.executing_seconds)} long"
     return Absent(f"{told}; {work}, and no lock is waited for")
 
 
