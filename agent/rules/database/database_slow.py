@@ -12,8 +12,10 @@ from agent.report import Advice, Evidence
 from agent.rules import targets
 from agent.rules.confidence import measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from agent.rules.words import duration
 from agent.views import connections
 from agent.views.stalled import SERVER
+from agent.views.standstill import standstill
 from probes.postgres.server import NOT_EXECUTING, PRIVILEGE, PostgresServerReading
 from probes.reading import Code
 
@@ -32,6 +34,18 @@ OFTEN = Threshold(
 )
 LOOKS = Threshold(
     "samples in which a statement is executed, at least", 2, "", "one may fall on a single long statement"
+)
+AWAY = Threshold(
+    "time in which the server has no CPU, for its statements to be long for that alone, at least",
+    0.05,
+    "ratio",
+    "four clients that ask all the time make 0.2 statements at any moment of that",
+)
+STANDS = Threshold(
+    "length of the statements over that of the moments without CPU, for these to explain them, at most",
+    2.0,
+    "",
+    "both are weighted by their own length, from some ten samples each",
 )
 VERY = Threshold("length of the statements, critical from", 1.0, "seconds", "people leave")
 SURE = measured(18, 18)
@@ -62,6 +76,10 @@ def _target(history: History, target: str) -> Judgement:
         return Absent(text, tuple(evidence))
     if seen.at_work < LOOKS.value:
         return Unknown(f"{text}; but so far in one sample only", "wait for another sample", Code.NOT_YET)
+    stands = standstill(history, SPAN, target)
+    if stands.share >= AWAY.value and seen.executing_seconds <= STANDS.value * stands.seconds:
+        because = f"{text}; it has no CPU {stands.share:.0%} of the time, for {duration(stands.seconds)} at once, which makes any statement as long"
+        return Unknown(because, NO_CPU, Code.CANNOT_COUNT)
     what = max((w for w in seen.active if w not in NOT_EXECUTING), key=lambda w: seen.active[w])
     evidence.append(Evidence(f"most of them are in {what}", seen.active[what]))
     return Present("critical" if seen.executing_seconds >= VERY.value else "warning", SURE, "the app", tuple(evidence), Advice(
@@ -71,6 +89,7 @@ def _target(history: History, target: str) -> Judgement:
     ))  # fmt: skip
 
 
+NO_CPU = "give the server its CPU first, then look again"
 ADVICE = "Make the statements cheaper, or the server larger."
 
 RULE = Rule(
@@ -79,7 +98,7 @@ RULE = Rule(
     meaning="At most moments the server is executing statements of this database, and they last.",
     disproof="pg_stat_activity shows the sessions idle, in ClientRead or ClientWrite, or waiting for a lock",
     needs=(PostgresServerReading,),
-    thresholds=(LONG, OFTEN, LOOKS, VERY),
+    thresholds=(LONG, OFTEN, LOOKS, AWAY, STANDS, VERY),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,

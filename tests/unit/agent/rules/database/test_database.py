@@ -19,7 +19,7 @@ from probes.postgres.probe import PostgresReading
 from probes.postgres.server import PRIVILEGE, PostgresServerReading
 from probes.reading import Code, NoData, Reading, Unseen
 from probes.sockets.connections import ConnectionsReading
-from tests.unit.agent.rules.database.test_postgres import failed, reading, shifted
+from tests.unit.agent.rules.database.test_postgres import HEALTHY, failed, reading, shifted
 from tests.unit.builders import FakeClock, Scene
 
 MAIN = "main"
@@ -221,6 +221,39 @@ def test_the_length_of_waits_is_that_of_those_whose_answers_were_seen() -> None:
     assert isinstance(judgement, Present)
     assert "3.7 of 4.0 connections" in judgement.evidence[0].text
     assert ", 1000 ms each" in judgement.evidence[0].text
+
+
+@pytest.mark.parametrize(
+    ("rtt", "gap", "age", "verdict"),
+    [
+        pytest.param(15e-6, 0.06, 0.03, Unknown, id="here, and no longer than the gaps"),
+        pytest.param(15e-6, 0.06, 0.2, Present, id="here, and longer than the gaps"),
+        pytest.param(15e-6, 0.0, 0.03, Present, id="here, and nothing takes the CPU"),
+        pytest.param(300e-6, 0.06, 0.03, Present, id="on another machine"),
+        pytest.param(None, 0.06, 0.03, Present, id="where it is is not known"),
+    ],
+)
+def test_statements_as_long_as_a_server_on_this_machine_has_no_cpu_convict_nobody(
+    rtt: float | None, gap: float, age: float, verdict: type
+) -> None:
+    scene = Scene().run(60.0, gap=gap, cause="hypervisor")
+    scene.history.add(reading(taken=scene.clock(), least_round_trip_seconds=rtt))
+    for _ in range(4):
+        scene.history.add(replace(server({"running": 1.0}, age), taken=scene.clock()))
+    judgement = BY_ID["database_slow"].judge(scene.history)
+    assert isinstance(judgement, verdict), judgement
+
+
+@pytest.mark.parametrize(("age", "verdict"), [(0.04, Unknown), (0.3, Present)])
+def test_statements_as_long_as_a_question_without_work_convict_nobody(age: float, verdict: type) -> None:
+    scene = Scene()
+    for away in (1.0, 81.0, 1.0, 61.0, 1.0, 1.0):
+        scene.run(10.0)
+        trips = {**HEALTHY, "short": (0.2, away, 0.0, 0.2)}
+        scene.history.add(reading(trips=trips, taken=scene.clock(), least_round_trip_seconds=None))
+        scene.history.add(replace(server({"running": 1.0}, age), taken=scene.clock()))
+    judgement = BY_ID["database_slow"].judge(scene.history)
+    assert isinstance(judgement, verdict), judgement
 
 
 @pytest.mark.parametrize(("cause", "verdict"), [("hypervisor", Present), ("contention", Unknown), ("nobody", Unknown)])
