@@ -128,8 +128,9 @@ def score(scenario: Scenario, record: Record) -> Score:
         if why:
             result.why[rule] = why
     report = record.reports.get("lift", {})
-    # What is true of the crowded machine as well is no answer to who did this.
+    # What is true of the crowded machine as well is no answer to who did this, and a remark blames nobody.
     crowd = {rule for rule, outcome in result.outcomes.items() if outcome == "either"}
+    crowd |= {rule for rule, word in scenario.expect.items() if word == "remark" and result.outcomes[rule] == "right"}
     causes = [each for each in report.get("findings", []) if each.get("explained_by") in {None, *crowd}]
     blamed = [finding for finding in causes if finding["rule"] not in crowd]
     if blamed:
