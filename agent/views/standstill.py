@@ -31,11 +31,9 @@ class Standstill(NamedTuple):
 
 
 @once
-def standstill(history: History, seconds: float, target: str) -> Standstill:
-    """Of one server that is asked; of the two witnesses the one that tells of longer ones."""
-    return max(
-        _of_questions(history, seconds, target), _of_this_machine(history, seconds, target), key=lambda x: x.seconds
-    )
+def standstills(history: History, seconds: float, target: str) -> tuple[Standstill, Standstill]:
+    """Of one server that is asked, by each of the two witnesses."""
+    return _of_questions(history, seconds, target), _of_this_machine(history, seconds, target)
 
 
 def _of_questions(history: History, seconds: float, target: str) -> Standstill:

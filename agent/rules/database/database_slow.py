@@ -15,7 +15,7 @@ from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknow
 from agent.rules.words import duration
 from agent.views import connections
 from agent.views.stalled import SERVER
-from agent.views.standstill import standstill
+from agent.views.standstill import standstills
 from probes.postgres.server import NOT_EXECUTING, PRIVILEGE, PostgresServerReading
 from probes.reading import Code
 
@@ -76,10 +76,10 @@ def _target(history: History, target: str) -> Judgement:
         return Absent(text, tuple(evidence))
     if seen.at_work < LOOKS.value:
         return Unknown(f"{text}; but so far in one sample only", "wait for another sample", Code.NOT_YET)
-    stands = standstill(history, SPAN, target)
-    if stands.share >= AWAY.value and seen.executing_seconds <= STANDS.value * stands.seconds:
-        because = f"{text}; it has no CPU {stands.share:.0%} of the time, for {duration(stands.seconds)} at once, which makes any statement as long"
-        return Unknown(because, NO_CPU, Code.CANNOT_COUNT)
+    for stands in standstills(history, SPAN, target):
+        if stands.share >= AWAY.value and seen.executing_seconds <= STANDS.value * stands.seconds:
+            because = f"{text}; it has no CPU {stands.share:.0%} of the time, for {duration(stands.seconds)} at once, which makes any statement as long"
+            return Unknown(because, NO_CPU, Code.CANNOT_COUNT)
     what = max((w for w in seen.active if w not in NOT_EXECUTING), key=lambda w: seen.active[w])
     evidence.append(Evidence(f"most of them are in {what}", seen.active[what]))
     return Present("critical" if seen.executing_seconds >= VERY.value else "warning", SURE, "the app", tuple(evidence), Advice(
