@@ -28,6 +28,10 @@ from tests.lab import builds, log_clients
 from tests.lab.cloud_logging import CloudLoggingServer, environment, waiting
 from tests.lab.postgres import PostgresServer
 
+at_that_moment = pytest.mark.timing(
+    reason="holds what a hook told against what waited at that moment, and a host that takes the CPU comes between the two"
+)
+
 
 @pytest.fixture
 def agent() -> Iterator[Agent]:
@@ -61,6 +65,8 @@ class Truth:
         return Range(min(depths), max(depths)), Range(min(ages), max(ages))
 
 
+@at_that_moment
+@pytest.mark.gentle
 @pytest.mark.parametrize(
     ("settings", "backlog"),
     [
@@ -129,6 +135,8 @@ def test_refused_entries_are_lost_and_counted(packages: Path, agent: Agent) -> N
     assert age.low - LATE <= found["oldest_seconds"] <= age.high + LATE
 
 
+@at_that_moment
+@pytest.mark.gentle
 @pytest.mark.parametrize(("mode", "queue"), [("direct", "google-cloud-logging"), ("bunyan", "logging-bunyan")])
 def test_other_ways_to_cloud_logging_are_seen_too(packages: Path, agent: Agent, mode: str, queue: str) -> None:
     pytest.importorskip("google.cloud.logging")

@@ -43,11 +43,11 @@ func listen(handler http.Handler) {
 	if err != nil {
 		panic(err)
 	}
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, syscall.SIGTERM) // before anybody knows that it is there
 	say(map[string]any{"port": listener.Addr().(*net.TCPAddr).Port})
 	server := &http.Server{Handler: handler}
 	go func() {
-		ended := make(chan os.Signal, 1)
-		signal.Notify(ended, syscall.SIGTERM)
 		<-ended
 		_ = server.Close()
 	}()
