@@ -20,7 +20,7 @@ Figures = dict[str, float]
 _SLOTS, _SPINS = "stallscope_slots_total", "stallscope_suspension_spin"
 
 
-#: From when on an agent keeps its budget: before, no slot is dropped (agent/cost.py: twice GRACE_SECONDS).
+#: From when on an agent keeps its budget: before, slots come as asked for (agent/cost.py: twice GRACE_SECONDS).
 SETTLED_SECONDS = 2 * GRACE_SECONDS + SCRAPE_SECONDS
 
 
