@@ -1,7 +1,7 @@
 """The clock of a CPU limit that nothing counts: how often and how soon it is named, and how often where there is none.
 
-    .venv/bin/python -m tests.lab.limit_clock                     # 35 minutes, as root: docs/evidence/limit-clock.md
-    .venv/bin/python -m tests.lab.limit_clock --only "gvisor"     # the cells whose name contains this, printed alone
+    .venv/bin/python -m tests.lab.limit_clock --page              # 35 minutes, as root: docs/evidence/limit-clock.md
+    .venv/bin/python -m tests.lab.limit_clock --only "gvisor"     # the cells whose name contains this
 
 Several agents watch one stall, each with its own random instants. Plainly each is in a cgroup namespace that begins below the limited
 group, so its counters could count and stand still; in gVisor each has a sandbox of its own. The limit comes after the start.
@@ -186,8 +186,8 @@ HEADER = (
 _PAGE = """# The clock of a limit that nothing counts
 
 A CPU limit lets work go on at the same phase of each of its periods: the ends of the gaps lie on a comb, and that names a limit where no counter moves
-(`agent/views/comb.py`). Here real CFS quotas are set on a group above all that an agent can see, and on gVisor sandboxes; {observers} agents watch each, {rounds} times.
-`python -m tests.lab.limit_clock` makes this page. Rows with "no limit" are the false ones: a name there is wrong. An app that sleeps meets a limit only
+(`agent/views/comb.py`). Here real CFS quotas are set on a group above all that an agent can see, and on gVisor sandboxes; {observers} agents watch each, in each of {rounds} rounds.
+`python -m tests.lab.limit_clock --page` makes this page. Rows with "no limit" are the false ones: a name there is wrong. An app that sleeps meets a limit only
 where the agent's own bursts do.
 
 {table}
@@ -199,13 +199,15 @@ In all: a limit was named by {hits} of {limited}, and where there is none by {fa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="TEXT", action="append", default=[], help="cells whose name contains this")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of each cell, {OBSERVERS} agents in each")
+    parser.add_argument("--page", action="store_true", help=f"write {PAGE.relative_to(REPOSITORY)}")
     options = parser.parse_args()
     cells = [cell for cell in CELLS if not options.only or any(text in cell.name for text in options.only)]
     rows, all_seen = [], []
     for cell in cells:
         seen: list[Seen] = []
         began, stolen = time.monotonic(), stolen_seconds()
-        for _ in range(ROUNDS):
+        for _ in range(options.rounds):
             seen += run(cell)
         passed = (time.monotonic() - began) * (os.cpu_count() or 1)
         rows.append(row(cell, seen, (stolen_seconds() - stolen) / passed))
@@ -215,12 +217,12 @@ def main() -> None:
     free = [each for cell, each in all_seen if cell.cores is None]
     false = sum(each.after is not None for each in free)
     page = _PAGE.format(
-        observers=OBSERVERS, rounds=ROUNDS, table=markdown(HEADER, rows),
+        observers=OBSERVERS, rounds=options.rounds, table=markdown(HEADER, rows),
         hits=sum(each.after is not None for each in limited), limited=len(limited), false=false, free=len(free),
         bound=most_likely_at_most(false, len(free)),
     )  # fmt: skip
     print(page)
-    if not options.only:
+    if options.page:
         PAGE.write_text(page)
 
 
