@@ -65,6 +65,10 @@ class RoundTrip:
         """Its median."""
         return median(self.aways)
 
+    def held(self, least: float) -> tuple[float, ...]:
+        """Of the questions that a peer without CPU made wait the seconds above ``least``, which a quick one takes."""
+        return tuple(away - least for away in self.aways if away - least >= HELD_SECONDS)
+
     def is_uneven(self, ratio: float) -> bool:
         """Whether quick ones, below ``ratio`` of the median, stand between slow ones.
 
@@ -109,8 +113,7 @@ def starved(history: History, seconds: float, target: str) -> float:
     latest, known = (round_trips(history, span, target).get("short") for span in (seconds, KNOWN_SECONDS))
     if latest is None or known is None or known.count < LEAST_TRIPS:
         return 0.0
-    if not known.is_uneven(
-        UNEVEN
-    ):  # what takes microseconds takes it by its own clock as long: nearly all of that it waits for a CPU
+    if not known.is_uneven(UNEVEN):
+        # By its own clock it takes as long for what takes microseconds: nearly all of that it waits for a CPU.
         return 1.0 if latest.server >= HELD_SECONDS else 0.0
-    return sum(away - known.least_away >= HELD_SECONDS for away in latest.aways) / latest.count
+    return len(latest.held(known.least_away)) / latest.count

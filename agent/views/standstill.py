@@ -14,7 +14,7 @@ from agent.history import History, once
 from agent.views.attribution import attribute
 from agent.views.comb import ends_of
 from agent.views.cpu import cpu_breakdown
-from agent.views.round_trips import HELD_SECONDS, LEAST_TRIPS, asked, round_trips
+from agent.views.round_trips import LEAST_TRIPS, asked, round_trips
 from agent.views.stalled import QUOTA
 from probes.cpu.spinner import LATE_SECONDS
 from probes.cpu.suspension import SuspensionReading, Window
@@ -40,7 +40,7 @@ def _of_questions(history: History, seconds: float, target: str) -> Standstill:
     short = round_trips(history, seconds, target).get("short")
     if short is None or short.count < LEAST_TRIPS:
         return Standstill()
-    waits = [away - short.least_away for away in short.aways if away - short.least_away >= HELD_SECONDS]
+    waits = short.held(short.least_away)
     return Standstill(len(waits) / short.count, _length(waits))
 
 
