@@ -54,14 +54,14 @@ async def addresses(dsn: Dsn, find: LookUp = look_up, end: float = math.inf) -> 
             yield Address(here, (), left)
             continue
         port = int(entry.get("port") or PORT)
-        fault, found = f"{dsn.told(host)} has no address", [address] if address else []
+        fault = f"{dsn.told(host)} has no address"
         try:
-            async with asyncio.timeout((end - time.monotonic()) / (left + 1) if math.isfinite(end) else None):
-                found = found or list(await find(host, port))[:MOST_ADDRESSES]
+            async with asyncio.timeout((end - time.monotonic()) / (left + 1)):
+                found = [address] if address else list(await find(host, port))[:MOST_ADDRESSES]
         except TimeoutError:
-            fault = f"the look-up of {dsn.told(host)} was not answered in time"
+            found, fault = [], f"the look-up of {dsn.told(host)} was not answered in time"
         except (OSError, UnicodeError):
-            pass
+            found = []
         if not found:
             yield LinkFailed("dns", fault, "check the host name, and the DNS of this container")
         shuffle(found)
