@@ -47,7 +47,7 @@ class Agent:
         self.on_reading, self.on_report = on_reading, on_report
         self.history = History(config.history.seconds)
         self.pulse = Pulse()
-        self.schedule = Schedule(self.history, self._after, pace=lambda: self.cost.pace(config.budget.cpu_ratio))
+        self.schedule = Schedule(self.history, self._after, pace=self._pace)
         self._context = Context(
             config.sections,
             root=root,
@@ -83,6 +83,9 @@ class Agent:
         """A rule about something that is not watched would be an unknown that nobody can lift."""
         watched = {entry.probe.reading_type for entry in self.schedule.entries}
         return [r for r in RULES if r.id not in self.config.rules.disabled and r.can_run(watched)]
+
+    def _pace(self) -> float:
+        return self.cost.pace(self.config.budget.cpu_ratio)
 
     async def start(self) -> None:
         """Read what the others need, start those that must be started, and make a first report.
@@ -122,7 +125,7 @@ class Agent:
         cpu_seconds, memory = self.cost.measure()
         this = AgentSelf(
             __version__, round(self.cost.uptime_seconds, 1), round(cpu_seconds, 3), memory, self.schedule.skipped,
-            self.schedule.failures, round(self.cost.pace(self.config.budget.cpu_ratio), 2),
+            self.schedule.failures, round(self._pace(), 2),
         )  # fmt: skip
         report, changes = self.engine.evaluate(this)
         self.state.timeline.note(report, time.monotonic())
