@@ -100,10 +100,16 @@ def run(cell: Cell) -> dict[str, Any]:
         for length, cores in cell.steps:
             group.set_quota(cores)
             time.sleep(length)
-        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health", timeout=30) as answer:
-            report: dict[str, Any] = json.load(answer)
+        report = fetch(f"http://127.0.0.1:{PORT}/health")
         group.set_quota(None)
     return report
+
+
+def fetch(url: str) -> dict[str, Any]:
+    """The report of an agent."""
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
 
 
 def row(cell: Cell, report: Mapping[str, Any]) -> tuple[bool, str]:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from agent.commands.embedded_postgres import free_port
 from tests.lab import gvisor, loads
 from tests.lab.episode import stolen_seconds
-from tests.lab.hidden_quota import below
+from tests.lab.hidden_quota import below, fetch
 from tests.lab.process import Running
 from tests.lab.quota import PERIOD_USEC, CpuGroup
 from tests.lab.table import markdown, most_likely_at_most
@@ -39,7 +39,7 @@ CROWD_FROM = 0.2
 WARM_SECONDS, LOOK_SECONDS = 6.0, 60.0
 #: A neighbour that works in steps as long as the usual period, which is what looks most like a limit.
 IN_STEPS = ("sparse", "--burn-ms", "60", "--every-ms", "100")
-_TEXT = "import json,sys,urllib.request as u; print(u.urlopen(sys.argv[1], timeout=20).read().decode())"
+_FETCH = "import sys,urllib.request as u; print(u.urlopen(sys.argv[1], timeout=20).read().decode())"
 
 
 class Cell(NamedTuple):
@@ -100,24 +100,18 @@ def observer(cell: Cell, group: CpuGroup, task: str, seconds: float) -> Iterator
     words = [sys.executable, "-m", "stallscope", "run", "--listen", f"127.0.0.1:{port}"]
     words += ["--set", "logs.hook_listen="]  # one of them alone could have the port
     url = f"http://127.0.0.1:{port}/health"
-    fetch = [sys.executable, "-c", _TEXT, url]
     if cell.where == "gvisor":
         with gvisor.run(words, group, timeout=seconds, cwd=REPOSITORY) as run:
-            yield run, partial(_inside, run, fetch)
+            yield run, partial(_fetch_inside, run, url)
     else:
         command = [*group.preexec_hidden(task), *words]
         with Running(command, env=os.environ, cwd=REPOSITORY, timeout=seconds) as run:
-            yield run, partial(_beside, fetch, seconds)
+            yield run, partial(fetch, url)
 
 
-def _inside(run: gvisor.Sandbox, fetch: Sequence[str]) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads(run.inside(fetch).stdout)
+def _fetch_inside(run: gvisor.Sandbox, url: str) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(run.inside([sys.executable, "-c", _FETCH, url]).stdout)
     return report
-
-
-def _beside(fetch: Sequence[str], seconds: float) -> dict[str, Any]:
-    with Running(fetch, timeout=seconds) as asked:
-        return next(asked.records(30))
 
 
 def run(cell: Cell) -> list[Seen]:
