@@ -150,7 +150,11 @@ def test_a_dsn_that_two_drivers_read_differently_is_not_looked_up(server: Postgr
 def test_no_port_is_needed_to_know_that_a_name_is_none() -> None:
     reading, _ = ask("postgresql://no-such-host.invalid/postgres")
     assert reading.failures == {"dns": 1.0}
-    assert "the name no-such-host.invalid" in reading.because
+    told = (
+        "the name no-such-host.invalid has no address",
+        "the look-up of the name no-such-host.invalid was not answered in time",
+    )
+    assert any(text in reading.because for text in told)
     with pytest.raises(socket.gaierror):
         asyncio.run(_system("no-such-host.invalid"))
 
