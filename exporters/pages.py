@@ -19,7 +19,7 @@ from agent.report import to_json
 from agent.snapshot import Snapshot, State
 from exporters import console, page
 from exporters.guard import Guard
-from exporters.prometheus import CONTENT_TYPE, MetricsPage
+from exporters.metrics_page import CONTENT_TYPE, MetricsPage
 
 if TYPE_CHECKING:
     from exporters.login import Login

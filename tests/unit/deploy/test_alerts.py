@@ -13,7 +13,7 @@ import yaml
 from agent.diagnosis import Engine
 from agent.report import AgentSelf
 from agent.snapshot import Snapshot, State
-from exporters.prometheus import MetricsPage
+from exporters.metrics_page import MetricsPage
 from probes.sockets.connections import ConnectionsReading
 from tests.lab import builds
 from tests.unit.builders import Burst, Scene

@@ -15,8 +15,8 @@ from agent.snapshot import State
 from exporters import listen, server
 from exporters.guard import Guard, Hosts
 from exporters.http import create_app
+from exporters.metrics_page import MetricsPage
 from exporters.pages import Front, Pages
-from exporters.prometheus import MetricsPage
 from probes import READINGS
 from tests.unit.golden import fixed
 

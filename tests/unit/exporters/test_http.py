@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from agent.report import Report, to_json
 from agent.snapshot import State
 from exporters.http import MOST_BODY_BYTES, MOST_IN_FLIGHT
+from exporters.metrics_page import CONTENT_TYPE
 from exporters.pages import HEALTH_TYPE, HTML_TYPE, PAGE, TABLE, TEXT_TYPE, http_date
-from exporters.prometheus import CONTENT_TYPE
 from probes.app.in_flight import MOST_SOURCES, InFlight
 from tests.unit.exporters.app import HANGS_UP, LOOPBACK, Answer, App
 from tests.unit.golden import fixed

@@ -17,7 +17,8 @@ from agent.report import Breakdown
 from agent.rules import RULES
 from agent.snapshot import State
 from exporters import exposition
-from exporters.prometheus import SCRAPED_SECONDS, VERDICTS, MetricsPage, ReadingCollector, ReportCollector
+from exporters.metrics_page import SCRAPED_SECONDS, MetricsPage
+from exporters.prometheus import VERDICTS, ReadingCollector, ReportCollector
 from probes import READINGS
 from probes.app.requests import RequestsReading
 from probes.cpu.suspension import SuspensionReading

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from agent.snapshot import State
-from exporters.prometheus import MetricsPage, ReadingCollector
+from exporters.metrics_page import MetricsPage
+from exporters.prometheus import ReadingCollector
 from exporters.series import FORGOTTEN_SECONDS, MOST_SERIES, Series
 from probes import READINGS
 from probes.host.cgroup import CgroupReading

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 import exporters.http
-from agent.commands.run import ChangeNotifier, _api
+from agent.commands.change_notifier import ChangeNotifier
+from agent.commands.run import _api
 from agent.diagnosis import Change
 from agent.settings.schema import Config
+from exporters.metrics_page import MetricsPage
 from exporters.pages import Pages
-from exporters.prometheus import MetricsPage
 from probes import READINGS
 from probes.app.in_flight import InFlight
 from tests.unit.golden import fixed

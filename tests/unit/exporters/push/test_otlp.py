@@ -30,7 +30,7 @@ from exporters.exposition import (
     InfoMetricFamily,
     Metric,
 )
-from exporters.prometheus import MetricsPage
+from exporters.metrics_page import MetricsPage
 from exporters.push import otlp_messages
 from exporters.push.otlp import OtlpOutput
 from exporters.push.post import Client
