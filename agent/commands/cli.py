@@ -2,7 +2,7 @@
 
 Exit codes: 0 done (doctor: healthy; demo: found), 1 findings (demo: others than expected), 2 cannot tell, 64 wrong
 usage, 69 something needed is not available (port taken, agent not reachable, no CPU quota), 78 unusable settings.
-No fault ends as a traceback.
+No fault ends as a traceback.  Over 300 lines: each command is a few lines here, so that all exit codes are read in one place.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The programs that the Python hook's tests run: `python hooked.py NAME ARGUMENT...`. They know nothing of the hook.
 
 Each writes JSON objects, one per line. All but those that talk to a library run on every Python that the hook supports.
+Over 300 lines: each program is a few, and a Python of any version starts this one file.
 """
 
 from __future__ import annotations
