@@ -11,7 +11,8 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -176,11 +177,31 @@ def test_wherever_it_is_to_report_the_program_runs(run: Run, hook: str) -> None:
 
 
 def test_a_unix_socket_that_nobody_reads_holds_nobody_up(run: Run, tmp_path: Path) -> None:
-    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as deaf:
-        deaf.bind(str(tmp_path / "agent"))
-        (record,) = run("leak", hook=f"unix:{tmp_path}/agent").records()
-        assert record["worst"] < 0.5
-        assert parse(deaf.recv(65536)).name == "orders"
+    """A full one: whatever waited until there is room would still be there at the end."""
+    where = str(tmp_path / "agent")
+    with (
+        closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as deaf,
+        closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as other,
+    ):
+        deaf.bind(where)
+        deaf.setblocking(False)
+        other.setblocking(False)
+        with suppress(BlockingIOError):
+            while other.sendto(b"full", where):
+                pass
+        (record,) = run("leak", hook=f"unix:{where}").records()
+        assert record["after"] <= record["before"]
+        assert set(iter(partial(received, deaf), b"")) == {b"full"}
+        assert list(run("leak", hook=f"unix:{where}").records())
+        assert parse(received(deaf)).name == "orders"
+
+
+def received(deaf: socket.socket) -> bytes:
+    """The next message; nothing where there is none."""
+    try:
+        return deaf.recv(65536)
+    except BlockingIOError:
+        return b""
 
 
 def test_a_file_is_written_whole_and_no_link_is_followed(run: Run, tmp_path: Path, served: Served) -> None:

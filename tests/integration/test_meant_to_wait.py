@@ -108,11 +108,17 @@ class Watched:
         self.history = History(600.0)
         self._port, self._role = port, role
 
-    def look(self, slots: int = SLOTS, between: Callable[[int], object] = lambda _: None) -> Watched:
-        asyncio.run(self._look(slots, between))
+    def look(
+        self,
+        slots: int = SLOTS,
+        between: Callable[[int], object] = lambda _: None,
+        enough: Callable[[Watched], bool] = lambda _: False,
+    ) -> Watched:
+        """Looks as often as that, with `between` before each; ends once it is `enough`."""
+        asyncio.run(self._look(slots, between, enough))
         return self
 
-    async def _look(self, slots: int, between: Callable[[int], object]) -> None:
+    async def _look(self, slots: int, between: Callable[[int], object], enough: Callable[[Watched], bool]) -> None:
         probe = ConnectionsProbe((), {MAIN: [(HERE, self._port)]}, samples=3)
         database = PostgresProbe(MAIN, lambda: self._role, timeout=10.0)
         view = PostgresServerProbe(database)
@@ -123,6 +129,8 @@ class Watched:
                 if self._role:
                     assert (await database.read()).up
                     self.history.add(await view.read())
+                if enough(self):
+                    break
                 await asyncio.sleep(SLOT)
         finally:
             await database.aclose()
@@ -227,8 +235,16 @@ def test_statements_that_are_slow_on_two_connections_are_waited_for(server: Post
     assert isinstance(told["waiting_for_database"], Present), told
 
 
+@pytest.mark.timing(
+    reason="with looks that come four seconds apart the tenth of a minute is over before it has met the lock"
+)
+@pytest.mark.gentle
 def test_a_busy_connection_that_meets_a_lock_waits(server: PostgresServer) -> None:
     """For longer than a moment: until then it asked fifty times a second."""
+
+    def waits(watched: Watched) -> bool:
+        return isinstance(watched.told()["waiting_for_database"], Present)
+
     with client(server, BUSY), ExitStack() as lock:
 
         def take(number: int) -> None:
@@ -237,8 +253,8 @@ def test_a_busy_connection_that_meets_a_lock_waits(server: PostgresServer) -> No
                     client(server, "connection.execute('BEGIN; LOCK TABLE rows')\nprint('ready')\ntime.sleep(600)")
                 )
 
-        told = Watched(server.port).look(2 * SLOTS, take).told()
-    assert isinstance(told["waiting_for_database"], Present), told
+        watched = Watched(server.port).look(2 * SLOTS, take, waits)
+    assert waits(watched), watched.told()
 
 
 def test_who_waits_for_a_lock_from_the_beginning_is_told_by_the_server(server: PostgresServer) -> None:
