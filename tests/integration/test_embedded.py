@@ -69,6 +69,14 @@ def servers(scratch: Path) -> list[psutil.Process]:
     return found
 
 
+def programs_of(scratch: Path) -> list[str]:
+    found = []
+    for process in servers(scratch):
+        with suppress(psutil.Error):  # it may have ended since
+            found += process.cmdline()[:1]
+    return found
+
+
 def python_for(account: Account) -> str:
     """A Python that this user can run, ours or the system's."""
     for python in (sys.executable, "/usr/bin/python3"):
@@ -170,7 +178,7 @@ def test_it_is_gone_however_its_agent_ends(scratch: Path, number: signal.Signals
 @pytest.mark.parametrize("phase", ["initdb", "postgres"])
 def test_it_is_gone_when_its_agent_ends_during_the_start(scratch: Path, phase: str) -> None:
     with holder() as process:
-        eventually(lambda: any(phase in word for p in servers(scratch) for word in p.cmdline()[:1]), what=phase)
+        eventually(lambda: any(phase in word for word in programs_of(scratch)), what=phase)
         process.terminate()
         process.wait()
         eventually(lambda: not servers(scratch) and not list(scratch.iterdir()), what="the end of the server")
