@@ -14,7 +14,7 @@ from agent.history import History
 from agent.report import Finding, Suspect, SuspectState
 from agent.rules.rule import Absent, Judgement, Rule, Unknown
 from agent.verdict import GOOD, SPINS_SECONDS
-from agent.views import backlog
+from agent.views import backlog, unix_sockets
 from agent.views.connections import POSTGRES, REDIS, connections, service
 from agent.views.cpu import RUNNING, CpuBreakdown, spin_view
 from agent.views.round_trips import STORES, RoundTrip, asked, round_trips
@@ -90,7 +90,8 @@ def _database_cleared(history: History, answers: Mapping[str, Judgement]) -> boo
         return True
     own = {rule for rule, kind in OF_ITSELF.items() if history.targets(kind)}
     others = any(seen.count and service(history, end) is not REDIS for end, seen in ends.items())
-    return bool(own) and own <= clear and ("database_slow" in own or not others)
+    asked_all = "database_slow" in own or not others
+    return bool(own) and own <= clear and asked_all and not unix_sockets.blind(history, SECONDS)
 
 
 def _cpu(history: History, cpu: CpuBreakdown | None) -> _Watch:
@@ -115,8 +116,11 @@ def _database(history: History) -> _Watch:
         return _Watch(True, "", ", ".join(numbers))
     ends = connections(history, SECONDS)
     waiting = sum(seen.waiting * seen.count for seen in ends.values())
-    seen = _has_connections(history)
-    return _Watch(seen, "name it in postgres.targets", f"{waiting:.1f} connections wait for it" if ends else "")
+    seen, blind = _has_connections(history), unix_sockets.blind(history, SECONDS)
+    number = f"{waiting:.1f} connections wait for it" if ends else ""
+    return _Watch(
+        seen, f"{blind}: name it in postgres.targets" if blind else "name it in postgres.targets", blind or number
+    )
 
 
 def _network(history: History) -> _Watch:

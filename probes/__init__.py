@@ -19,6 +19,7 @@ REGISTERED: tuple[Registration, ...] = load(
     "postgres.registration",
     "redis.registration",
     "sockets.registration",
+    "sockets.unix",
     "sockets.listening",
     "app.pool",
     "app.processes",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from agent.history import History
 from agent.report import Severity
 from agent.rules.rule import Absent, Judgement, Present, Unknown
-from agent.views import connections
+from agent.views import connections, unix_sockets
 from agent.views.round_trips import RoundTrip, asked, round_trips
 from probes.postgres.server import PostgresServerReading
 from probes.reading import Code, Reading
@@ -39,9 +39,16 @@ def worst_asked(history: History, judge: Callable[[History, str], Judgement]) ->
 
 
 def endpoint(
-    history: History, seconds: float, judge: Callable[[History, str, connections.Connections], Judgement]
+    history: History,
+    seconds: float,
+    judge: Callable[[History, str, connections.Connections], Judgement],
+    *,
+    of_tcp: bool = False,
 ) -> Judgement:
-    """Judge every remote endpoint of the app's connections."""
+    """Judge every remote endpoint of the app's connections.
+
+    Where some go over Unix sockets nothing is cleared, unless it is a matter ``of_tcp`` alone.
+    """
     readings = history.window(ConnectionsReading, seconds)
     if len(readings) < LEAST_READINGS:
         return Unknown("the connections have not been sampled for half a minute", "wait", Code.NOT_YET)
@@ -51,11 +58,12 @@ def endpoint(
         return Unknown(refused, "allow NETLINK_SOCK_DIAG", refused.code)
     seen = connections.connections(history, seconds)
     found = [judge(history, remote, each) for remote, each in seen.items() if each.readings >= LEAST_READINGS]
-    if found:
-        return worst_of(found) or found[0]
-    if seen:
+    judged = worst_of(found)
+    if seen and judged is None:
         return Unknown("connections to a watched port have been seen for less than half a minute", "wait", Code.NOT_YET)
-    return Absent("there is no connection to a watched port")
+    if not of_tcp and not isinstance(judged, Present | Unknown) and (blind := unix_sockets.blind(history, seconds)):
+        return Unknown(blind, unix_sockets.REMEDY, Code.CANNOT_COUNT)
+    return judged or Absent("there is no connection to a watched port")
 
 
 def either(first: Judgement, second: Judgement) -> Judgement:

@@ -26,7 +26,7 @@ for less than the time between those, so there are at least ``fleeting_per_secon
 
 A wait of over 10 s, or a result that is read for as long, may be meant so (BLPOP, replication, a reader with a pace of its own):
 these are told apart as far as the wire knows (:mod:`probes.sockets.exchange`), within the shares of the waiting and the unread.  Unseen is what a connection
-did after the last read before its end, TLS or text of any kind, and connections over Unix sockets.
+did after the last read before its end, and TLS or text of any kind; connections over Unix sockets are counted, no more (:mod:`probes.sockets.unix`).
 
 Of more than 64 connections to one remote end 64 are followed, the others counted, and one sample is taken in a slot instead
 of three (each sixth slot takes three all the same, for those that come and go): many connections tell a share in one sample.

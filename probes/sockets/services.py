@@ -9,10 +9,14 @@ connections:
   way is then no time that anybody spends;
 * ``watched``: its default ports are watched without being named.  Of the others too much is meant to wait, or they have too many connections,
   or are rare: each port is one more comparison for every socket of the machine.
+
+``socket`` is a pattern of the last part of the path that its Unix socket has by default (PostgreSQL: "unix_socket_directories"; MySQL
+and MariaDB, Redis, memcached: as Debian, Fedora and their images have them).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -25,15 +29,16 @@ class Service(NamedTuple):
     lasting: bool = False
     shared: bool = False
     watched: bool = False
+    socket: str = ""
 
 
 SERVICES: Final[Mapping[str, Service]] = {
-    "postgres": Service("PostgreSQL", (5432,), watched=True),
-    "mysql": Service("MySQL", (3306,), watched=True),
+    "postgres": Service("PostgreSQL", (5432,), watched=True, socket=r"\.s\.PGSQL\.\d+"),
+    "mysql": Service("MySQL", (3306,), watched=True, socket=r"mysqld?\.sock|mariadb\.sock"),
     "mssql": Service("SQL Server", (1433,), watched=True),
     "oracle": Service("Oracle", (1521,)),
-    "redis": Service("Redis", (6379,), lasting=True, shared=True, watched=True),
-    "memcached": Service("Memcached", (11211,), shared=True, watched=True),
+    "redis": Service("Redis", (6379,), lasting=True, shared=True, watched=True, socket=r"redis(-server)?\.sock"),
+    "memcached": Service("Memcached", (11211,), shared=True, watched=True, socket=r"memcached\.sock"),
     "mongodb": Service("MongoDB", (27017,), lasting=True, watched=True),
     "cassandra": Service("Cassandra", (9042,), lasting=True, shared=True, watched=True),
     "pgbouncer": Service("PgBouncer", (6432,)),
@@ -58,3 +63,9 @@ def service_of(remote: str, named: Mapping[int, str]) -> Service | None:
     port = remote.rpartition(":")[2]
     number = int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else 0
     return SERVICES.get(named.get(number) or BY_PORT.get(number, ""))
+
+
+def service_at(path: str) -> Service | None:
+    """What answers at this Unix socket, by the last part of its path; ``None`` where that tells nothing."""
+    name = path.rpartition("/")[2]
+    return next((each for each in SERVICES.values() if each.socket and re.fullmatch(each.socket, name)), None)

@@ -39,7 +39,9 @@ SURE = measured(12, 12)
 
 
 def _judge(history: History) -> Judgement:
-    return targets.either(targets.worst_asked(history, _target), targets.endpoint(history, SPAN, _endpoint))
+    return targets.either(
+        targets.worst_asked(history, _target), targets.endpoint(history, SPAN, _endpoint, of_tcp=True)
+    )
 
 
 def _endpoint(history: History, remote: str, seen: connections.Connections) -> Judgement:

@@ -9,7 +9,7 @@ from agent.report import AgentSelf, Report
 from agent.rules import RULES
 from probes.logs.reading import BacklogReading
 from probes.sockets.connections import ConnectionsReading
-from tests.unit.agent.rules.database.test_database import QUICK, SLOW, sample
+from tests.unit.agent.rules.database.test_database import QUICK, SLOW, SOCKET, sample, unix
 from tests.unit.agent.rules.database.test_postgres import reading
 from tests.unit.builders import Burst, Scene
 
@@ -62,6 +62,35 @@ def test_slow_statements_convict_the_database_and_not_the_network() -> None:
     found = told(scene)
     assert found["database"][0] == "convicted"
     assert found["network"][0] == "cleared"
+
+
+def test_who_is_reached_over_a_unix_socket_is_not_cleared_by_the_others() -> None:
+    """Quick answers over TCP, or of a server that is not that one, say nothing of it; once the agent asks there, they do."""
+    scene = Scene()
+    for asked, said in ((frozenset[str](), "unknown"), (frozenset({SOCKET}), "cleared")):
+        for _ in range(8):
+            scene.run(10)
+            for each in (sample(), unix(asked=asked)):
+                scene.history.add(each)
+        state, text = told(scene)["database"]
+        assert state == said
+        assert (SOCKET in text) == (said == "unknown")
+    for _ in range(8):
+        scene.run(10)
+        for each in (reading(), QUICK, sample(), unix()):
+            scene.history.add(each)
+    assert told(scene)["database"][0] == "unknown"
+
+
+def test_a_database_that_nobody_asks_is_named_by_its_unix_socket() -> None:
+    scene = Scene()
+    for _ in range(4):
+        scene.run(10)
+        scene.history.add(unix())
+    state, text = told(scene)["database"]
+    assert state == "not looked at"
+    assert f"PostgreSQL over the Unix socket {SOCKET}" in text
+    assert "postgres.targets" in text
 
 
 def test_logs_are_looked_at_when_a_source_is_read() -> None:

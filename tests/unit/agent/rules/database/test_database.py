@@ -19,6 +19,7 @@ from probes.postgres.probe import PostgresReading
 from probes.postgres.server import PRIVILEGE, PostgresServerReading
 from probes.reading import Code, NoData, Reading, Unseen
 from probes.sockets.connections import ConnectionsReading
+from probes.sockets.unix import UnixSocketsReading
 from tests.unit.agent.rules.database.test_postgres import HEALTHY, failed, reading, shifted
 from tests.unit.builders import FakeClock, Scene
 
@@ -43,6 +44,14 @@ def sample(remote: str = "10.0.0.1:5432", **known: float) -> ConnectionsReading:
         "new_connections_per_second": 0.0,
     }  # fmt: skip
     return ConnectionsReading(taken=0.0, seconds=10.0, **{name: {remote: v} for name, v in {**fields, **known}.items()})  # type: ignore[arg-type]
+
+
+SOCKET = "/var/run/postgresql/.s.PGSQL.5432"
+
+
+def unix(number: float = 2.0, **known: Any) -> UnixSocketsReading:
+    """One slot of two connections to a PostgreSQL over its Unix socket."""
+    return UnixSocketsReading(taken=0.0, connections={SOCKET: number} if number else {}, **known)
 
 
 OWN_PACE = sample(unread_ratio=0.7, unread_long_ratio=0.7)
@@ -365,3 +374,30 @@ def test_a_rule_with_two_sources_runs_on_either_and_is_unknown_without_both() ->
         history.add(reading())
     report, _ = engine.evaluate(AgentSelf("1", 1.0, 1.0, 1))
     assert [absent.rule for absent in report.ruled_out] == ["network_slow"]
+
+
+# ---- past the wire
+
+
+BY_WIRE = ("waiting_for_database", "client_not_reading", "too_many_queries", "connection_per_query")
+
+
+@pytest.mark.parametrize("rule", BY_WIRE)
+def test_a_connection_over_a_unix_socket_clears_nobody(rule: str) -> None:
+    quick, mounted = sample(), unix(0.0, mounted=("/cloudsql/p:r:i/.s.PGSQL.5432",))
+    assert isinstance(judge(rule, *[quick] * 6), Absent)
+    for beside in (unix(), mounted):
+        told = judge(rule, *[(quick, beside)] * 6)
+        assert isinstance(told, Unknown)
+        assert told.code is Code.CANNOT_COUNT
+        assert "postgres.targets" in told.remedy
+    for fine in (unix(asked=frozenset({SOCKET})), replace(mounted, asked=frozenset(mounted.mounted)), unix(0.0)):
+        assert isinstance(judge(rule, *[(quick, fine)] * 6), Absent)
+    assert isinstance(judge(rule, *[(quick, unix())] + [(quick, unix(0.0))] * 5), Absent), (
+        "somebody has looked at the server"
+    )
+
+
+def test_what_waits_is_found_beside_a_unix_socket_and_the_network_is_a_matter_of_tcp() -> None:
+    assert isinstance(judge("waiting_for_database", *[(WAITING, unix())] * 6), Present)
+    assert isinstance(judge("network_slow", *[(sample(), unix())] * 6), Absent)
