@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 from agent.history import History, once
 from agent.views import place
+from agent.views.attribution import Beats, digest
 from agent.views.cpu import cpu_breakdown
 from agent.views.taken import taken_from_app
+from probes.cpu.suspension import SuspensionReading
 from probes.hooks.in_app import InAppReading
 from probes.reading import specs
 from probes.record import dataclass
@@ -68,6 +70,16 @@ def woken_late(history: History, seconds: float, process: str) -> float | None:
     readings = history.window(InAppReading, seconds)
     times = sum((r.wakes or {}).get(process, 0.0) for r in readings)
     return sum((r.wake_late_seconds or {}).get(process, 0.0) for r in readings) / times if times >= LEAST else None
+
+
+def everybody_late(history: History, seconds: float) -> float:
+    """How late the agent's own heartbeats were on average, which do nothing but wait: what this machine does to whoever waits, seconds.
+
+    Without what a limit on the agent held.
+    """
+    beats = Beats.sum(digest(r).beats for r in history.window(SuspensionReading, seconds))
+    limited = beats.causes.quota / beats.causes.total if beats.causes.total else 0.0
+    return beats.gap_seconds * (1 - limited) / beats.samples if beats.samples else 0.0
 
 
 def cpu_withheld(history: History, seconds: float, process: str) -> float | None:

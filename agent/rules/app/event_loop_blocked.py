@@ -102,6 +102,10 @@ def _loop(history: History, loop: Timed) -> Judgement:
     if woken is not None and mean * left - woken < MEAN.value and not alone:
         why = f"{told.text}, and who only waits in this process is woken {woken * 1e3:.0f} ms late: it waits for a CPU or the interpreter"
         return Unknown(why, "py-spy dump --pid PID: which thread computes", Code.CANNOT_COUNT)
+    everybody = in_app.everybody_late(history, SPAN)
+    if mean * left - everybody < MEAN.value and not alone:
+        why = f"{told.text}, and who only waits on this machine is woken {everybody * 1e3:.0f} ms late: it waits for a CPU"
+        return Unknown(why, "first what takes the CPU away, then look again", Code.CANNOT_COUNT)
     logs = sum(h.share("slow_log_call_seconds") for h in in_app.handlers(history, SPAN) if h.process == loop.process)
     cases = {
         Case.LOGS_MEANWHILE: logs >= HALF.value * share,

@@ -104,6 +104,14 @@ def test_look_alike_on_a_crowded_machine_short_callbacks_are_late_as_everybody_i
     assert isinstance(judge(minute(loop=loop(1.5, 0.041, 0.295, cpu=1.5, delay=1.0), wake=0.03)), Unknown)
 
 
+def test_look_alike_a_host_that_takes_the_cpu_makes_late_who_has_no_thread_of_the_hook_to_tell() -> None:
+    """As Node's: 30 ms late on average, where the agent's own heartbeats are 5 ms late and 45 % of the CPU is gone."""
+    found = judge(minute(loop=loop(1.5, 0.025, 0.9, cpu=0.9), wake=None, gap=0.045))
+    assert isinstance(found, Unknown)
+    assert "on this machine" in found.because
+    assert isinstance(judge(minute(loop=loop(3.0, 0.09, 0.9, cpu=2.0), wake=None, gap=0.045)), Present)
+
+
 def test_log_calls_that_wait_meanwhile_go_first() -> None:
     found = judge(minute(loop=BLOCKED, calls=(6.0, 1.0, 6.0, 1.0, 0.3)))
     assert isinstance(found, Present)
