@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from agent.history import History, once
 from agent.views.attribution import attribute, digest
@@ -22,20 +23,54 @@ __all__ = ["LEAST_ENDS", "Comb", "Releases", "ends_of", "limit_cores", "releases
 SPAN = 120.0
 #: A limit is gone when so many bursts in a row that it would have stopped were not, or when nothing met it for so long.
 CLEAN_SPINS, GONE_SECONDS = 2, 75.0
+#: A clock is looked for at its own phase for so long after it showed clearly (as far back as the history goes by default, with what showed it);
+#: the past is asked for it at each so many seconds.
+KNOWN_SECONDS, EACH_SECONDS = 480.0, 30.0
 
 
 @once
 def releases(history: History, seconds: float = SPAN) -> Releases:
-    """Whether the gaps of the last ``seconds`` end on the clock of a limit."""
+    """Whether the gaps of the last ``seconds`` end on the clock of a limit, one that is known or that shows by itself."""
+    periods = _periods(history)
     readings = history.window(SuspensionReading, seconds)
+    ends, bursts = _ends(readings)
+    found = find(ends, periods, bursts)
+    if ends and found.undecided and (known := _known(history, periods)) and (again := known.again(ends) or known.again(bursts)):
+        found = replace(found, comb=again)
+    if found.comb is None:
+        return replace(found, on_no_comb=found.on_no_comb and met_no_limit(bursts, periods))
+    size = limit_cores(found.comb, [w for r in readings for w in digest(r).spins])
+    return replace(found, comb=replace(found.comb, cores=size))
+
+
+def _ends(readings: Sequence[SuspensionReading]) -> tuple[list[End], list[End]]:
+    """All ends of gaps in order, and of these the ones that stopped a burst."""
     windows = [w for r in readings for w in (*digest(r).spins, *(x for x in r.windows if not x.spin and x.ends))]
     ends = sorted(end for w in windows for end in ends_of(w, LATE_SECONDS))
-    bursts = sorted(end for w in windows if w.spin for end in ends_of(w))
-    found = find(ends, _periods(history), bursts)
-    if found.comb is None:
-        return replace(found, on_no_comb=found.on_no_comb and met_no_limit(bursts, _periods(history)))
-    size = limit_cores(found.comb, [w for w in windows if w.spin])
-    return replace(found, comb=replace(found.comb, cores=size))
+    return ends, sorted(end for w in windows if w.spin for end in ends_of(w))
+
+
+def _known(history: History, periods: tuple[float, ...]) -> Comb | None:
+    """The clock that showed clearly of late, at the phase that it had when it was last seen."""
+    now, known = history.clock(), None
+    readings = history.window(SuspensionReading, KNOWN_SECONDS + SPAN)
+    for back in range(int(KNOWN_SECONDS / EACH_SECONDS), -1, -1):
+        until = (now // EACH_SECONDS - back) * EACH_SECONDS
+        past = tuple(r for r in readings if until - SPAN < r.taken <= until)
+        ends, bursts, shown = _shown(past, periods)
+        if shown or len(ends) >= LEAST_ENDS:  # fewer say nothing of it
+            known = shown or (known.again(ends) or known.again(bursts) if known else None)
+    return known
+
+
+@lru_cache(maxsize=32)  # by identity: a reading never changes, and neither does what a minute of the past shows
+def _shown(
+    readings: tuple[SuspensionReading, ...], periods: tuple[float, ...]
+) -> tuple[list[End], list[End], Comb | None]:
+    """The ends of these gaps, those that stopped a burst, and the comb on which they clearly lie."""
+    ends, bursts = _ends(readings)
+    comb = find(ends, periods, bursts).comb
+    return ends, bursts, comb if comb is not None and comb.clear else None
 
 
 def ends_of(window: Window, least: float = STOP_GAP_SECONDS) -> Iterator[End]:

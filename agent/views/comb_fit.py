@@ -14,12 +14,18 @@ in Wald's sequential test.
 
 Only a short list of periods is tried: searching all of them finds one in noise.  Of those that fit the longest counts,
 because a comb of 100 ms lies on those of 50, 20 and 10 ms as well.
+
+*A clock that is known* need not be searched for: :meth:`Comb.again` asks of the newest ends alone whether so many at just its phase are
+chance.  A host or neighbours that begin to take the CPU as well add gaps of their own, which lie anywhere: measured in gVisor, limits of
+0.05 to 0.2 cores kept 56 to 75 % of the ends within 3 ms of the phase that they had shown before, too few for a search and twelve times as many
+as chance puts there.  One that is known must have shown more clearly than what is found at once (``KNOWN_ODDS``).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import comb as choose
 from typing import NamedTuple
 
@@ -40,6 +46,8 @@ MOST_CHANCE = 5e-5
 #: Share of hits that real limits showed at the least (0.76 to 1.0), and the measured look-alike: neighbours at a higher priority
 #: that work half of each 100 ms (0.44).
 LIMIT_HITS, ALIKE_HITS, ODDS = 0.8, 0.45, 20.0
+#: Odds from which a clock is known, as each of some ten looks back may be wrong: ``ODDS`` squared.  Of known ones the newest so many ends are asked.
+KNOWN_ODDS, MOST_AGAIN = ODDS**2, 32
 #: From this many ends on, a best phase that chance alone explains (with this probability or more) says that there is no limit that
 #: matters: one that made a third of the gaps would show.
 ENOUGH_ENDS, MERE_CHANCE = 24, 0.1
@@ -85,10 +93,33 @@ class Comb:
     cores: float | None = None
     second_phase: float | None = None
 
+    def again(self, ends: Sequence[End]) -> Comb | None:
+        """This clock as the newest of these ends show it, or None where so many at its phase may be chance."""
+        newest = [end.at for end in ends if end.length >= _least(self.period)][-MOST_AGAIN:]
+        hits = [at for at in newest if self.holds(at)]
+        chance = _tail(len(hits), len(newest), min(1.0, len(self.phases) * 4 * CELL_SECONDS / self.period))
+        if not hits or chance > MOST_CHANCE:
+            return None
+        moved = median(min((_after(at, phase, self.period) for phase in self.phases), key=abs) for at in hits)
+        first, second = ((phase + moved) % self.period for phase in (self.phases * 2)[:2])
+        return replace(
+            self, phase=first, second_phase=None if self.second_phase is None else second,
+            hits=len(hits), ends=len(newest), chance=chance, last=hits[-1], cores=None,
+        )  # fmt: skip
+
+    @property
+    def clear(self) -> bool:
+        """Whether it showed so clearly that it is looked for from then on; two phases must hold ``BOTH_HITS`` to be found at all."""
+        return self.second_phase is not None or odds(self.hits, self.ends) >= KNOWN_ODDS
+
     def holds(self, at: float) -> bool:
         """Whether a gap that ended then ended on this comb."""
-        phases = (self.phase,) if self.second_phase is None else (self.phase, self.second_phase)
-        return any(_distance(at, phase, self.period) <= 2 * CELL_SECONDS for phase in phases)
+        return any(_distance(at, phase, self.period) <= 2 * CELL_SECONDS for phase in self.phases)
+
+    @property
+    def phases(self) -> tuple[float, ...]:
+        """Of one limit, or of two."""
+        return (self.phase,) if self.second_phase is None else (self.phase, self.second_phase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +131,14 @@ class Releases:
     on_no_comb: bool = False
 
     @property
+    def undecided(self) -> bool:
+        """Whether they lie on no comb for sure, and on none neither."""
+        return self.comb is None and not self.on_no_comb
+
+    @property
     def neither(self) -> bool:
-        """Whether they are many enough and still lie on no comb for sure, and on none neither."""
-        return self.comb is None and not self.on_no_comb and self.ends >= LEAST_ENDS
+        """Whether they are many enough, and still undecided."""
+        return self.undecided and self.ends >= LEAST_ENDS
 
 
 def find(ends: Sequence[End], periods: Sequence[float] = PERIODS, bursts: Sequence[End] = ()) -> Releases:
@@ -173,7 +209,7 @@ SETS = 3
 
 def _trials(ends: Sequence[End], bursts: Sequence[End], period: float, tried: int) -> Iterator[_Trial]:
     """This period tried on the gaps that it could make, on the long ones alone, and on those that stopped a burst."""
-    least = max(LATE_SECONDS, min(STOP_GAP_SECONDS, GAP_SHARE * period))
+    least = _least(period)
     sets = [(ends, least), (bursts, least)]
     if period > TELLING_GAP_SECONDS:
         sets.append((ends, TELLING_GAP_SECONDS))
@@ -196,6 +232,11 @@ def _trials(ends: Sequence[End], bursts: Sequence[End], period: float, tried: in
         )  # fmt: skip
 
 
+def _least(period: float) -> float:
+    """The shortest gaps that count for a period."""
+    return max(LATE_SECONDS, min(STOP_GAP_SECONDS, GAP_SHARE * period))
+
+
 def _last_at(times: Sequence[float], phase: float, period: float) -> float:
     """The last of these instants at this phase; others go on making gaps when the limit is gone."""
     return max((at for at in times if _distance(at, phase, period) <= 2 * CELL_SECONDS), default=0.0)
@@ -208,11 +249,13 @@ def odds(hits: int, number: int) -> float:
 
 def _by_chance(hits: int, number: int, period: float) -> float:
     """P(as many in one cell by accident), at most: the binomial tail of the others, times the phases tried."""
-    cell = min(1.0, TICK_SECONDS / period)
-    tail = sum(
-        choose(number - 1, k) * cell**k * (1 - cell) ** (number - 1 - k) for k in range(hits - 1, number)
-    )  # the first of them names the phase
+    tail = _tail(hits - 1, number - 1, min(1.0, TICK_SECONDS / period))  # the first of them names the phase
     return min(1.0, tail * number)
+
+
+def _tail(hits: int, number: int, cell: float) -> float:
+    """P(as many of ``number`` in a cell of this share of the period): the binomial tail."""
+    return sum(choose(number, k) * cell**k * (1 - cell) ** (number - k) for k in range(hits, number + 1))
 
 
 def _best_phase(times: Sequence[float], period: float) -> tuple[float, int]:
@@ -230,8 +273,12 @@ def _best_phase(times: Sequence[float], period: float) -> tuple[float, int]:
 
 def _distance(at: float, phase: float, period: float) -> float:
     """How far an instant is from the comb's nearest tooth."""
-    after = (at - phase) % period
-    return min(after, period - after)
+    return abs(_after(at, phase, period))
+
+
+def _after(at: float, phase: float, period: float) -> float:
+    """How much later than the comb's nearest tooth an instant is; below 0: earlier."""
+    return (at - phase + period / 2) % period - period / 2
 
 
 def met_no_limit(bursts: Sequence[End], periods: Sequence[float]) -> bool:

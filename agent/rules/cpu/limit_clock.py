@@ -35,7 +35,7 @@ SAME_PHASE = Threshold(
     "gaps whose ends are compared with the clock of a limit, at least",
     comb.LEAST_ENDS,
     "",
-    "8 in 10 must end at one phase of its period (docs/evidence/measured-facts.md)",
+    "8 in 10 must end at one phase of its period, and fewer once a clock has shown clearly (docs/evidence/measured-facts.md)",
 )
 #: What gaps do that neither prove a limit nor rule one out.
 MIXED = "end at one phase of a period too seldom for a limit alone and too often for other work alone"
