@@ -190,6 +190,14 @@ class Tab:
                 found.append(json.dumps(event["params"]))
         return found
 
+    def violations(self) -> list[Any]:
+        """What axe-core finds to be out of reach for somebody: rule, and the elements with what to mend.  Raises Unavailable."""
+        self.value(axe() + ";0")
+        found: list[Any] = json.loads(self.value(
+            "axe.run(document, { resultTypes: ['violations'] }).then(r => JSON.stringify(r.violations.map(v => [v.id, v.nodes.map(n => n.html + n.failureSummary)])))"
+        ))  # fmt: skip
+        return found
+
     def asked_for(self) -> list[str]:
         """The address of everything that was loaded."""
         return [
