@@ -35,7 +35,12 @@ def releases(history: History, seconds: float = SPAN) -> Releases:
     readings = history.window(SuspensionReading, seconds)
     ends, bursts = _ends(readings)
     found = find(ends, periods, bursts)
-    if ends and found.undecided and (known := _known(history, periods)) and (again := known.again(ends) or known.again(bursts)):
+    if (
+        ends
+        and found.undecided
+        and (known := _known(history, periods))
+        and (again := known.again(ends) or known.again(bursts))
+    ):
         found = replace(found, comb=again)
     if found.comb is None:
         return replace(found, on_no_comb=found.on_no_comb and met_no_limit(bursts, periods))
@@ -114,7 +119,7 @@ def limit_cores(comb: Comb, spins: Sequence[Window]) -> float | None:
     A spin that begins late in a period runs through the release into the next one's quota, so it is counted from the
     release.  The kernel hands quota out in slices of up to 5 ms and keeps 1 ms back: that is its error.
     """
-    if comb.second_phase is not None:
+    if comb.limits == 2:
         return None
     burned = []
     for window in spins:

@@ -100,12 +100,13 @@ def is_of_the_platform(history: History, limit: Comb) -> bool:
 def evidence(limit: Comb) -> tuple[Evidence, ...]:
     """The clock, with the chance that it is none, and the limit's size."""
     period = f"{limit.period * 1000:g} ms"
-    if limit.second_phase is not None:
+    if limit.limits == 2:
         whose = (
             f"two phases of a period of {period}: two limits, one inside the other; how large each is cannot be seen"
         )
     else:
-        whose = f"one phase of a period of {period}: the clock of a CPU limit"
+        or_later = "" if limit.second_phase is None else ", or a tick of the scheduler later"
+        whose = f"one phase of a period of {period}{or_later}: the clock of a CPU limit"
     clock = Evidence(
         f"{limit.hits} of {limit.ends} gaps ended at {whose} (by accident: once in {1 / max(limit.chance, 1e-12):.0e} cases)",
         limit.period, "seconds",
