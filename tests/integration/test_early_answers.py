@@ -29,6 +29,7 @@ def rules(agent: RunningAgent, part: str) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.timing(reason="a quota, the host and its other guests share out real milliseconds")
 @pytest.mark.quota
+@pytest.mark.gentle
 @pytest.mark.parametrize("quota", [QUOTA, None], ids=["5 % between requests", "CPU always there"])
 def test_work_after_an_early_answer_is_named_by_the_finding_about_the_billing_mode(
     start: Start, stack: ExitStack, group: CpuGroup, tmp_path: Path, quota: float | None
@@ -47,7 +48,7 @@ def test_work_after_an_early_answer_is_named_by_the_finding_about_the_billing_mo
     while (BILLING not in found or rounds < ROUNDS) and time.monotonic() < deadline:
         group.set_quota(None)
         client.ask(f"/plain?s={REQUEST_SECONDS}")
-        answered.append(client.ask("/early?s=0.25&n=20")[0])  # 5 s of CPU
+        answered.append(client.ask("/early?s=0.25&n=4")[0])  # a second of CPU: twenty under the quota
         group.set_quota(quota)
         client = client.another()  # the connection is its handler's until that returns
         time.sleep(PAUSE_SECONDS)

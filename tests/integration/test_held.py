@@ -41,8 +41,7 @@ def blamed(agent: RunningAgent) -> dict[str, Any] | None:
     )
 
 
-@pytest.mark.core
-@pytest.mark.parametrize("way", ["transaction", "autocommit"])
+@pytest.mark.parametrize("way", [pytest.param("transaction", marks=pytest.mark.core), "autocommit"])
 def test_a_leak_is_found_without_a_role_by_what_the_pool_gave_out_and_does_not_move(
     watch: Callable[..., RunningAgent], run: Run, server: PostgresServer, way: str
 ) -> None:

@@ -6,13 +6,14 @@ import asyncio
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
 from agent.commands.mcp import MOST_BYTES
 from tests.integration.conftest import ROOT, RunningAgent
 
-pytest.importorskip("mcp", reason="an installation without the extra mcp")
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="an installation without the extra mcp")
 
 PATIENCE = 120.0
 

@@ -46,7 +46,6 @@ def test_a_real_quota_on_a_busy_app_is_found_measured_and_answered(group: CpuGro
     assert sum(report["breakdown"]["cpu"].values()) == pytest.approx(1.0, abs=0.001)
 
 
-@pytest.mark.core
 def test_a_real_limit_below_the_bursts_is_answered_with_the_least_that_is_enough(group: CpuGroup) -> None:
     group.set_quota(0.3)
     with Running(loads.command("sparse", seconds=60, burn_ms=60, every_ms=300), group=group, timeout=90) as app:
@@ -99,7 +98,6 @@ def test_an_idle_app_under_a_real_quota_is_reported_and_not_called_slow(group: C
     assert report["breakdown"]["cpu"]["suspended_quota"] < 0.05
 
 
-@pytest.mark.core
 def test_without_a_quota_none_is_found(group: CpuGroup) -> None:
     _, report = examine(group)
     said = {rule["rule"]: rule["because"] for part in ("ruled_out", "unknown") for rule in report[part]}

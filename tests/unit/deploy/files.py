@@ -36,7 +36,7 @@ def documents(path: Path) -> list[Any]:
     text = path.read_text("utf-8")
     if path.suffix == ".toml":
         return [tomllib.loads(text)]
-    return [json.loads(text)] if path.suffix == ".json" else list(yaml.safe_load_all(text))
+    return [json.loads(text)] if path.suffix == ".json" else list(yaml.load_all(text, Loader=yaml.CSafeLoader))
 
 
 def walk(node: object) -> Iterator[Any]:
