@@ -1,8 +1,9 @@
 """The whole matrix of `stallscope bench postgres` on this machine: every axis, two servers, and how long that takes.
 
-    python -m tests.lab.bench_matrix [--clients 1,4,16] [--repeats 2] [--seconds 3]
+    python -m tests.lab.bench_matrix [--clients 1,4,16] [--repeats 2] [--seconds 3] [--only embedded]
 
-A PostgreSQL of this machine with TLS, directly and through PgBouncer (which speaks no TLS here), and the embedded one that has none.
+A PostgreSQL of this machine with TLS, directly and through PgBouncer (which speaks no TLS here, and takes no `options`, so no script
+that needs to be kept from writing), and the embedded one, which has no TLS.
 Results go to lab-results/bench-matrix/SERVER-SCRIPT/; a summary is printed.
 """
 
@@ -50,6 +51,7 @@ def main() -> None:
     parser.add_argument("--clients", default="1,4,16")
     parser.add_argument("--repeats", default="2")
     parser.add_argument("--seconds", default="3")
+    parser.add_argument("--only", metavar="TEXT", default="", help="servers whose name contains this")
     arguments = parser.parse_args()
     flags = ("--clients", arguments.clients, "--repeats", arguments.repeats, "--seconds", arguments.seconds)
     programs = next(each for each in installations() if has_tls(each))
@@ -60,12 +62,12 @@ def main() -> None:
         pooler = stack.enter_context(Pgbouncer(server, pool_size=8))
         embedded = stack.enter_context(EmbeddedPostgres())
         ways = {
-            f"PostgreSQL {server.version}": (server.dsn(), ("--tls", "on,off")),
-            f"PostgreSQL {server.version} and PgBouncer": (server.dsn(), ("--tls", "off", "--proxy", f"127.0.0.1:{pooler.port}")),
-            "embedded": (embedded.dsn, ()),
+            f"PostgreSQL {server.version}": (server.dsn(), SCRIPTS, ("--tls", "on,off")),
+            f"PostgreSQL {server.version} and PgBouncer": (server.dsn(), SCRIPTS[:2], ("--tls", "off", "--proxy", f"127.0.0.1:{pooler.port}")),
+            "embedded": (embedded.dsn, SCRIPTS, ()),
         }  # fmt: skip
-        for name, (dsn, more) in ways.items():
-            for script in SCRIPTS:
+        for name, (dsn, scripts, more) in ways.items():
+            for script in scripts if arguments.only in name else ():
                 rows.append(measure(dsn, name, script, *flags, *more))
                 print(json.dumps(rows[-1]), flush=True)
     print(markdown(HEADER, rows))
