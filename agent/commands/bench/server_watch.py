@@ -20,8 +20,10 @@ from agent.commands.bench.target import BENCH, KEEPER, WATCHER, Target
 SAMPLES, PAUSE = 10, (0.05, 0.05)
 #: Sessions whose blockers are asked for at each moment; each look stops the lock manager for a moment.
 MOST_BLOCKERS: Final = 4
-#: A loop of so many readings of the clock takes about 10 ms of the server's CPU.
-READINGS: Final = 8000
+#: A loop of so many readings of the clock takes about 20 ms of the server's CPU.  It begins when the server's processes run, which under a
+#: small limit is the begin of a period, so it must be longer than what that leaves it: at 20 % of a core beside two sessions 10 ms were over
+#: before the limit came in half of the runs.
+READINGS: Final = 16_000
 GAP: Final = "0.5 ms"
 #: Moment, state, kind of wait, wait, pid, blockers.  ``g.n`` in each part keeps the server from working it out only once.
 _SESSIONS: Final = f"""
