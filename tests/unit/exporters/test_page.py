@@ -323,9 +323,14 @@ EVIL = [
 ]  # fmt: skip
 
 
+ANY = st.text(st.characters(categories=None), max_size=20)
+#: With a sign of HTML's in it, as a word that the page knows, and draws in its colour, never has.
+WITH_A_SIGN = st.tuples(ANY, st.sampled_from("<>&'\""), ANY).map("".join)
+
+
 @each_form
 @settings(max_examples=40)  # a page takes some ten milliseconds
-@given(text=st.sampled_from(EVIL) | st.text(st.characters(categories=None), max_size=40))
+@given(text=st.sampled_from(EVIL) | WITH_A_SIGN)
 def test_a_name_from_outside_stays_a_text(form: Callable[..., bytes], text: str) -> None:
     report, timeline = hostile(text)
     document = form(to_json(report), timeline.as_json())
@@ -334,7 +339,7 @@ def test_a_name_from_outside_stays_a_text(form: Callable[..., bytes], text: str)
     assert {tag for tag, _ in found.tags} <= TAGS
     assert [name for _, attributes in found.tags for name in attributes] == [
         name for _, attributes in plain.tags for name in attributes
-    ] or not text
+    ]
     unseen = [c for c in document.decode() if not c.isprintable() and c != "\n"]
     assert unseen == []
 
