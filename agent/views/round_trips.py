@@ -90,8 +90,9 @@ def round_trips(history: History, seconds: float, target: str, latest: int = 100
     readings = [r for r in history.window(kind, seconds, target) if r.up][-latest:] if kind is not None else []
     found = {}
     for operation in (readings[-1].round_trip_seconds or {}) if readings else {}:
-        walls = [(r.round_trip_seconds or {}).get(operation, 0.0) for r in readings]
-        parts = {part: [(getattr(r, f"{part}_seconds") or {}).get(operation, 0.0) for r in readings] for part in PARTS}
+        of_it = [r for r in readings if operation in (r.round_trip_seconds or {})]
+        walls = [(r.round_trip_seconds or {})[operation] for r in of_it]
+        parts = {part: [(getattr(r, f"{part}_seconds") or {}).get(operation, 0.0) for r in of_it] for part in PARTS}
         away = [a + b for a, b in zip(parts["network"], parts["server"], strict=True)]
         means = {part: sum(values) / len(values) for part, values in parts.items()}
         found[operation] = RoundTrip(

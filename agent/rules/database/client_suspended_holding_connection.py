@@ -72,8 +72,9 @@ def _target(history: History, target: str) -> Judgement:
         f"of {1e3 * wall:.0f} ms of round trips to {connections.called(history, target)} this client's CPU was taken away for "
         f"{1e3 * lost:.1f} ms; {server} worked {1e3 * worked:.1f} ms"
     )
-    evidence = (Evidence(text, lost / wall if wall else 0.0, "ratio"),)
-    if lost < SHARE.value * wall or lost < LEAST.value * len(trips):
+    share = lost / wall if wall else 0.0
+    evidence = (Evidence(text, share, "ratio"),)
+    if share < SHARE.value or lost < LEAST.value * len(trips):
         return (
             Absent(text, evidence)
             if LONGER in trips
@@ -85,7 +86,7 @@ def _target(history: History, target: str) -> Judgement:
     return Present(severity, SURE, place.scope(history), evidence, Advice(
         ADVICE.format(server), changes, "more CPU reserved or billed",
         "a larger database, an index, a bigger pool or fewer queries: the server waits for this client",
-    ), share=lost / wall)  # fmt: skip
+    ), share=share)  # fmt: skip
 
 
 ADVICE = "Give the client its CPU: {} is innocent."
