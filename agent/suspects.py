@@ -116,11 +116,10 @@ def _database(history: History) -> _Watch:
         return _Watch(True, "", ", ".join(numbers))
     ends = connections(history, SECONDS)
     waiting = sum(seen.waiting * seen.count for seen in ends.values())
-    seen, blind = _has_connections(history), unix_sockets.blind(history, SECONDS)
-    number = f"{waiting:.1f} connections wait for it" if ends else ""
-    return _Watch(
-        seen, f"{blind}: name it in postgres.targets" if blind else "name it in postgres.targets", blind or number
-    )
+    seen, how = _has_connections(history), "name it in postgres.targets"
+    if blind := unix_sockets.blind(history, SECONDS):
+        return _Watch(seen, f"{blind}: {how}", blind)
+    return _Watch(seen, how, f"{waiting:.1f} connections wait for it" if ends else "")
 
 
 def _network(history: History) -> _Watch:

@@ -1,6 +1,7 @@
 """The clock of a CPU limit in the history: which gaps ended on it, whether it is at work now, and how large the limit is.
 
-How a comb is told from chance and from what looks like one stands in :mod:`agent.views.comb_fit`.
+How a comb is told from chance and from what looks like one stands in :mod:`agent.views.comb_fit`, what a clock is in
+:mod:`agent.views.comb_clock`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from functools import lru_cache
 
 from agent.history import History, once
 from agent.views.attribution import attribute, digest
-from agent.views.comb_fit import CELL_SECONDS, LEAST_ENDS, PERIODS, Comb, End, Releases, find, met_no_limit
+from agent.views.comb_clock import CELL_SECONDS, Comb, End
+from agent.views.comb_fit import LEAST_ENDS, PERIODS, Releases, find, met_no_limit
 from probes.averages import median
 from probes.cpu.spinner import LATE_SECONDS, STOP_GAP_SECONDS
 from probes.cpu.suspension import LONG_GAP_SECONDS, SuspensionReading, Window
@@ -35,13 +37,8 @@ def releases(history: History, seconds: float = SPAN) -> Releases:
     readings = history.window(SuspensionReading, seconds)
     ends, bursts = _ends(readings)
     found = find(ends, periods, bursts)
-    if (
-        ends
-        and found.undecided
-        and (known := _known(history, periods))
-        and (again := known.again(ends) or known.again(bursts))
-    ):
-        found = replace(found, comb=again)
+    if ends and found.undecided and (known := _known(history, periods)):
+        found = replace(found, comb=known.again(ends, bursts))
     if found.comb is None:
         return replace(found, on_no_comb=found.on_no_comb and met_no_limit(bursts, periods))
     size = limit_cores(found.comb, [w for r in readings for w in digest(r).spins])
@@ -64,7 +61,7 @@ def _known(history: History, periods: tuple[float, ...]) -> Comb | None:
         past = tuple(r for r in readings if until - SPAN < r.taken <= until)
         ends, bursts, shown = _shown(past, periods)
         if shown or len(ends) >= LEAST_ENDS:  # fewer say nothing of it
-            known = shown or (known.again(ends) or known.again(bursts) if known else None)
+            known = shown or (known.again(ends, bursts) if known else None)
     return known
 
 

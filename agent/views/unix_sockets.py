@@ -27,9 +27,6 @@ def blind(history: History, seconds: float) -> str:
     if path and numbers[path] >= LEAST:
         service = service_at(path)
         return f"{numbers[path]:.1f} connections go to {service.name if service else 'a server'} over the Unix socket {path}, of which the kernel keeps no times"
-    mounted = [path for path in readings[-1].mounted if path not in asked]
-    return (
-        f"the platform gives the app a Unix socket for Cloud SQL ({mounted[0]}), whose connections cannot be seen from here"
-        if mounted
-        else ""
-    )
+    for path in (each for each in readings[-1].mounted if each not in asked):
+        return f"the platform gives the app a Unix socket for Cloud SQL ({path}), whose connections cannot be seen from here"
+    return ""

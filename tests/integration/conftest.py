@@ -25,6 +25,7 @@ import pytest
 
 from probes.sockets import netlink as sock_diag
 from tests.lab import builds, log_clients
+from tests.lab.chromium import Chromium
 from tests.lab.postgres import installations
 from tests.lab.quota import CpuGroup
 from tests.serving import running
@@ -227,6 +228,13 @@ def packages() -> Path:
     """The directory that holds node_modules."""
     builds.node()
     return log_clients.node_directory()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Chromium]:
+    """Skips where there is none."""
+    with Chromium() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

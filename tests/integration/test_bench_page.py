@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,6 @@ from exporters.bench.page import page
 from tests.lab.chromium import Chromium, Tab
 from tests.unit.agent.commands.bench.made import whole
 from tests.unit.exporters.test_bench import CELLS
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Chromium]:
-    with Chromium() as found:
-        yield found
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

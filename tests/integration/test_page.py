@@ -27,12 +27,6 @@ TEXT = "['.opening', '.hour', '.details', 'footer'].map(e => document.querySelec
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Chromium]:
-    with Chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def state() -> State:
     return hour.state()
 

@@ -99,13 +99,14 @@ def _loop(history: History, loop: Timed) -> Judgement:
     runs = loop.share("loop_cpu_seconds") if "loop_cpu_seconds" in loop.sums else None
     computes = runs is not None and runs >= HALF.value * share
     alone = computes and withheld < TAKEN.value  # a library in C may keep the interpreter from who waits, too
-    if woken is not None and mean * left - woken < MEAN.value and not alone:
-        why = f"{told.text}, and who only waits in this process is woken {woken * 1e3:.0f} ms late: it waits for a CPU or the interpreter"
-        return Unknown(why, "py-spy dump --pid PID: which thread computes", Code.CANNOT_COUNT)
-    everybody = in_app.everybody_late(history, SPAN)
-    if mean * left - everybody < MEAN.value and not alone:
-        why = f"{told.text}, and who only waits on this machine is woken {everybody * 1e3:.0f} ms late: it waits for a CPU"
-        return Unknown(why, "first what takes the CPU away, then look again", Code.CANNOT_COUNT)
+    others = (
+        (woken or 0.0, "in this process", "a CPU or the interpreter", "py-spy dump --pid PID: which thread computes"),
+        (in_app.everybody_late(history, SPAN), "on this machine", "a CPU", "first what takes the CPU away, then look again"),
+    )  # fmt: skip
+    for seconds, where, what, remedy in others:
+        if mean * left - seconds < MEAN.value and not alone:
+            why = f"{told.text}, and who only waits {where} is woken {seconds * 1e3:.0f} ms late: it waits for {what}"
+            return Unknown(why, remedy, Code.CANNOT_COUNT)
     logs = sum(h.share("slow_log_call_seconds") for h in in_app.handlers(history, SPAN) if h.process == loop.process)
     cases = {
         Case.LOGS_MEANWHILE: logs >= HALF.value * share,

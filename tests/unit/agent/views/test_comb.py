@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.views import comb_fit
 from agent.views.comb import limit_cores, releases, uncounted_limit
-from agent.views.comb_fit import LEAST_ENDS, PERIODS, End, find
+from agent.views.comb_clock import MOST_CHANCE, End
+from agent.views.comb_fit import LEAST_ENDS, PERIODS, find
 from probes.cpu.suspension import SuspensionReading
 from tests.unit.builders import Burst, Scene, beat, spin
 
@@ -56,7 +56,7 @@ def test_a_limit_is_known_by_its_clock_and_its_period(period: float, number: int
     assert found is not None
     assert found.period == period
     assert found.phase == pytest.approx((1000.037) % period, abs=0.001)
-    assert found.chance <= comb_fit.MOST_CHANCE
+    assert found.chance <= MOST_CHANCE
 
 
 def test_a_period_of_ten_milliseconds_takes_more_gaps_because_a_tick_is_nearly_half_of_it() -> None:
