@@ -16,7 +16,7 @@ install: .venv/.installed ## make the environment .venv (the command is .venv/bi
 run: .venv/.installed ## start the agent and a PostgreSQL for it to watch; ends with Ctrl-C
 	.venv/bin/stallscope run --embedded-postgres
 
-# Tests that wait run side by side, more of them than there are cores; those marked `gentle` three at a time, those marked `alone` one by one.
+# Tests that wait run side by side, more of them than there are cores; those marked `gentle` four at a time, those marked `alone` one by one.
 # worksteal: a worker keeps the tests of one file together (a server of the module's is started once), until another has nothing left.
 # Byte code of the tests is kept wherever this runs: half of a worker's start is compiling them.
 test test-rest: export PYTHONDONTWRITEBYTECODE :=
@@ -24,8 +24,9 @@ PYTEST := .venv/bin/pytest -q --durations=10
 COMPILED := .venv/bin/python -m compileall -q stallscope.py agent probes exporters
 BESIDE := -n 4 --dist worksteal
 # What `make test` leaves out waits more than it computes.
-WAITING := -n 6 --dist worksteal
-GENTLE := -n 3 --dist worksteal
+WAITING := -n 8 --dist worksteal
+# Few and long: each is handed to whoever is free, where a worker that keeps two of them cannot be relieved of the second.
+GENTLE := -n 4 --dist load --maxschedchunk 1
 
 test: test-tools ## unit tests, and the integration tests that prove the parts together (3 minutes)
 	$(PYTEST) $(BESIDE) tests/unit tests/integration -m "core and not alone"

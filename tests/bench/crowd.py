@@ -3,6 +3,7 @@
     python crowd.py server --port 5432                       # answers whatever is asked of it, after --delay-ms
     python crowd.py app --port 5432 --connections 500        # holds them, and uses one in ten of them (5 to 50) four times a second
     python crowd.py processes --count 600                    # so many processes, each with descriptors, asleep
+    python crowd.py churn --port 5432 --rate 5               # so many connections and so many processes a second come, and go after up to 40 s
     python crowd.py web --port 8080                          # a server whose answers take --work-us of CPU
     python crowd.py visitor --port 8080 --rate 50            # asks it, at instants that do not wait for answers, and tells how long it took
 
@@ -14,19 +15,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
+import random
 import resource
 import signal
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 HOST = "127.0.0.1"
 QUESTION, ANSWER = b"q" * 100, b"a" * 2000
 #: Of a question and of an answer on the wire.
 USED_SHARE, LEAST_USED, MOST_USED, USED_EVERY = 0.1, 5, 50, 0.25
 DESCRIPTORS = 8
+#: Of what comes and goes: so many addresses, and seconds at the longest.
+HOSTS, LONGEST = 40, 40.0
 
 
 def say(**record: object) -> None:
@@ -65,8 +71,8 @@ class _Answers(asyncio.Protocol):
             self._transport.write(ANSWER)
 
 
-async def _serve(port: int, delay: float, work: float) -> None:
-    server = await asyncio.get_running_loop().create_server(lambda: _Answers(delay, work), HOST, port, backlog=4096)
+async def _serve(host: str, port: int, delay: float, work: float) -> None:
+    server = await asyncio.get_running_loop().create_server(lambda: _Answers(delay, work), host, port, backlog=4096)
     say(ready=True)
     await server.serve_forever()
 
@@ -83,6 +89,37 @@ async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, turn:
         writer.write(QUESTION)
         await reader.readexactly(len(ANSWER))
         await asyncio.sleep(USED_EVERY)
+
+
+async def _churn(port: int, rate: float) -> None:
+    """Each connection goes to one of ``HOSTS`` addresses and is used now and then; each process has a name that no other had."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    say(ready=True)
+    alive: set[asyncio.Task[None]] = set()
+    for n in itertools.count():
+        await asyncio.sleep(random.expovariate(rate))
+        task = asyncio.create_task(_come_and_go(f"127.0.0.{1 + n % HOSTS}", port))
+        alive.add(task)
+        task.add_done_callback(alive.discard)
+        _fork(f"job-{n}")
+
+
+def _fork(name: str) -> None:
+    if not os.fork():
+        Path("/proc/self/comm").write_text(name)
+        held = [socket.socket() for _ in range(DESCRIPTORS)]
+        time.sleep(random.uniform(0.0, LONGEST))
+        os._exit(len(held))
+
+
+async def _come_and_go(host: str, port: int) -> None:
+    reader, writer = await asyncio.open_connection(host, port)
+    end = time.monotonic() + random.uniform(0.0, LONGEST)
+    while time.monotonic() < end:
+        writer.write(QUESTION)
+        await reader.readexactly(len(ANSWER))
+        await asyncio.sleep(random.expovariate(1.0))
+    writer.close()
 
 
 async def _visit(port: int, rate: float, seconds: float) -> None:
@@ -129,7 +166,8 @@ def _processes(count: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("server", "app", "processes", "web", "visitor"))
+    parser.add_argument("kind", choices=("server", "app", "processes", "churn", "web", "visitor"))
+    parser.add_argument("--host", default=HOST, help="of a server: where it listens")
     parser.add_argument("--port", type=int, default=5432)
     parser.add_argument("--connections", type=int, default=50)
     parser.add_argument("--count", type=int, default=50)
@@ -141,10 +179,11 @@ def main() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     kinds: dict[str, Callable[[], None]] = {
-        "server": lambda: asyncio.run(_serve(told.port, told.delay_ms / 1e3, 0.0)),
+        "server": lambda: asyncio.run(_serve(told.host, told.port, told.delay_ms / 1e3, 0.0)),
         "app": lambda: asyncio.run(_app(told.port, told.connections)),
         "processes": lambda: _processes(told.count),
-        "web": lambda: asyncio.run(_serve(told.port, 0.0, told.work_us / 1e6)),
+        "churn": lambda: asyncio.run(_churn(told.port, told.rate)),
+        "web": lambda: asyncio.run(_serve(told.host, told.port, 0.0, told.work_us / 1e6)),
         "visitor": lambda: asyncio.run(_visit(told.port, told.rate, told.seconds)),
     }
     kinds[told.kind]()

@@ -27,8 +27,8 @@ LASTING_SECONDS = 3600.0
 ENTRIES_PER_SECOND = 500
 DATABASE_PORT, WEB_PORT = 5432, 8080
 _READY_SECONDS = 120.0
-_HOOKED = REPOSITORY / "tests" / "integration" / "hooked.py"
-_HOOK = REPOSITORY / "hooks" / "python" / "auto"
+HOOKED = REPOSITORY / "tests" / "integration" / "hooked.py"
+HOOK = REPOSITORY / "hooks" / "python" / "auto"
 _numbers = count()
 
 Make = Callable[[str], Kind]
@@ -44,7 +44,7 @@ class Stage:
         self.pod: Pod | None = None
         self.group: CpuGroup | None = None
         self.app: Running | None = None
-        self._settings: list[str] = []
+        self.settings: list[str] = []
         self._environment: dict[str, str] = {}
         self._stack = ExitStack()
         self._number = next(_numbers)
@@ -65,7 +65,7 @@ class Stage:
         except Unavailable:
             if cell.needs_pod:
                 raise
-            self._settings.append(f"logs.hook_listen=udp:127.0.0.1:{free_port()}")  # other agents hear the usual one
+            self.settings.append(f"logs.hook_listen=udp:127.0.0.1:{free_port()}")  # other agents hear the usual one
         if cell.quota is not None:
             self.group = self._stack.enter_context(CpuGroup(f"bench-{self._number}", cell.quota))
         if cell.connections:
@@ -109,12 +109,12 @@ class Stage:
             server.execute(f"CREATE DATABASE d{n}")
             self._environment[f"BENCH_DSN_{n}"] = server.dsn(dbname=f"d{n}")
             targets.append(f"d{n}=env:BENCH_DSN_{n}")
-        self._settings += [f"connections.ports={server.port}", f"postgres.targets={','.join(targets)}"]
+        self.settings += [f"connections.ports={server.port}", f"postgres.targets={','.join(targets)}"]
 
     def _work(self, rate: float) -> None:
         """A worker with the hook, which the agent hears at the usual port of this network."""
-        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(_HOOK), "STALLSCOPE_HOOK": "udp:127.0.0.1:9769"}
-        words = [sys.executable, str(_HOOKED), "steady", str(rate), str(LASTING_SECONDS)]
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(HOOK), "STALLSCOPE_HOOK": "udp:127.0.0.1:9769"}
+        words = [sys.executable, str(HOOKED), "steady", str(rate), str(LASTING_SECONDS)]
         self._run(self._inside(words), env={**environment, "STALLSCOPE_HOOK_NAME": "shop"})
 
     def serve(self) -> None:
@@ -131,7 +131,7 @@ class Stage:
         """The exporter, ready; the caller leaves it."""
         assert self._make is not None
         kind = self._make(self._environment.get("BENCH_DSN_0", ""))
-        return Subject(kind.with_settings(self._settings, self._environment), self.group, self.pod)
+        return Subject(kind.with_settings(self.settings, self._environment), self.group, self.pod)
 
     def keep(self, subject: Subject) -> Subject:
         """It is left with this."""
