@@ -24,7 +24,7 @@ PYTEST := .venv/bin/pytest -q --durations=10
 COMPILED := .venv/bin/python -m compileall -q stallscope.py agent probes exporters
 BESIDE := -n 4 --dist worksteal
 # What `make test` leaves out waits more than it computes.
-WAITING := -n 8 --dist worksteal
+WAITING := -n 6 --dist worksteal
 # Few and long: each is handed to whoever is free, where a worker that keeps two of them cannot be relieved of the second.
 GENTLE := -n 4 --dist load --maxschedchunk 1
 

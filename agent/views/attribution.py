@@ -21,6 +21,8 @@ LOST_FLOOR_SECONDS = 0.03
 LOST_FLOOR_SHARE = 0.1
 #: Above this the correction for short gaps would amplify noise.
 MOST_CORRECTION = 2.0
+#: Heartbeats that worked, at least, for a share of them: 15 s of them.
+LEAST_WORKED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ def attribute(window: Window) -> Causes:
 class Beats:
     """Heartbeats added up: how many came due and late, the late ones' seconds, and whose fault they were.
 
+    ``worked`` of them went on to work, and ``stopped`` of these did not come through (:mod:`probes.cpu.spinner`).
     ``causes`` are in late heartbeats, not in seconds: each late one stands for the same share of time,
     however long it waited.  A freeze is not sampled but known: ``frozen`` seconds, outside of the rest.
     """
@@ -84,6 +87,8 @@ class Beats:
     seconds: float = 0.0
     frozen: float = 0.0
     causes: Causes = Causes()
+    worked: int = 0
+    stopped: int = 0
 
     @classmethod
     def sum(cls, parts: Iterable[Beats]) -> Beats:
@@ -96,7 +101,14 @@ class Beats:
             sum(b.seconds for b in found),
             sum(b.frozen for b in found),
             Causes.sum(b.causes for b in found),
+            sum(b.worked for b in found),
+            sum(b.stopped for b in found),
         )
+
+    @property
+    def stopped_share(self) -> float:
+        """The share of the time in which work of more than a millisecond is stopped; 0.0 where too few tried it."""
+        return self.stopped / self.worked if self.worked >= LEAST_WORKED else 0.0
 
     @property
     def share(self) -> float:
@@ -119,7 +131,7 @@ def _beats(window: Window) -> Beats:
         return Beats(samples=window.samples - window.gaps, seconds=seconds, frozen=window.longest)
     each = window.gaps / window.gap_seconds if window.gap_seconds else 0.0
     weights = Causes(causes.quota * each, causes.contention * each, unknown=causes.unknown * each)
-    return Beats(window.samples, window.gaps, window.gap_seconds, seconds, causes=weights)
+    return Beats(window.samples, window.gaps, window.gap_seconds, seconds, 0.0, weights, window.worked, window.stopped)
 
 
 def suspended_share(windows: Iterable[Window]) -> float:

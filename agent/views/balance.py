@@ -22,6 +22,8 @@ from probes.record import dataclass
 
 #: A step is held from the first share of its time on, and not held up to the second.
 HELD, FREE = 0.3, 0.1
+#: Heartbeats that worked, at least, for what a step says of them: five seconds have two or three.
+LEAST_WORKED = 2
 #: Of the baseline: what is used in a fast step at least, at rest at most, and how far held steps may lie apart.
 FAST, REST, EVEN = 2.0, 0.5, 0.5
 
@@ -32,6 +34,9 @@ class _Step(NamedTuple):
     seconds: float
     cores: float
     held: float
+    """As work meets it, or the agent's light thread."""
+    light: float
+    """As that alone meets it, which is told by more samples."""
 
 
 class _Run(NamedTuple):
@@ -89,10 +94,10 @@ def _runs(steps: Sequence[_Step], baseline: float) -> list[tuple[State, list[_St
 
 
 def _state(step: _Step, baseline: float) -> State:
+    if step.light <= FREE and step.cores >= FAST * baseline:
+        return "fast"
     if step.held >= HELD:
         return "held"
-    if step.held <= FREE and step.cores >= FAST * baseline:
-        return "fast"
     return "rest" if step.cores <= REST * baseline else "other"
 
 
@@ -108,5 +113,6 @@ def _steps(history: History, seconds: float) -> list[_Step]:
         beats = digest(reading).beats
         taken, cores = min(usage, key=lambda each: abs(each[0] - reading.taken))
         if beats.seconds and abs(taken - reading.taken) <= max(reading.seconds, 1.0):
-            found.append(_Step(reading.seconds, cores, min(1.0, beats.share)))
+            worked = beats.stopped / beats.worked if beats.worked >= LEAST_WORKED else 0.0
+            found.append(_Step(reading.seconds, cores, min(1.0, max(beats.share, worked)), min(1.0, beats.share)))
     return found

@@ -143,9 +143,9 @@ def use_of_cpu(history: History, seconds: float, target: str = "", *, since: flo
 def cpu_breakdown(history: History, seconds: float) -> CpuBreakdown | None:
     """The CPU breakdown of the last ``seconds``; ``None`` while there is no heartbeat.
 
-    The quota's part is the kernel's own where its counters count: a wake-up as short as a heartbeat
-    often runs from the millisecond of quota that an idle CPU keeps back, and would see less than the
-    app's busy thread does.
+    The quota's part is the kernel's own where its counters count, and else what the heartbeats met that went on
+    to work: a wake-up as short as the others often runs from the millisecond of quota that an idle CPU keeps
+    back, and would see less than the app's busy thread does.
     """
     readings = history.window(SuspensionReading, seconds)
     beats = Beats.sum(digest(r).beats for r in readings)
@@ -156,9 +156,11 @@ def cpu_breakdown(history: History, seconds: float) -> CpuBreakdown | None:
     causes = _to_the_limit(history, _assign_unknown(history, beats.causes, share, readings), readings)
     total = causes.total or 1.0
     held = throttling(history, seconds)
-    quota = min(1 - freeze, max(held.share if held else 0.0, share * causes.quota / total))
+    limit = uncounted_limit(history)
+    met = max(share, beats.stopped_share * (1 - freeze)) if limit is not None else share
+    quota = min(1 - freeze, max(held.share if held else 0.0, met * causes.quota / total))
     others = [share * part / total for part in (causes.hypervisor, causes.contention, causes.unknown)]
-    if uncounted_limit(history) is None:  # else what /proc/stat lost is that limit's
+    if limit is None:  # else what /proc/stat lost is that limit's
         others[0] = max(others[0], min(1 - freeze, _taken_share(history, readings, beats.frozen)))
     room = min(1.0, (1 - freeze - quota) / sum(others)) if sum(others) else 1.0
     hypervisor, contention, unknown = (part * room for part in others)

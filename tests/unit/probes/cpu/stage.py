@@ -67,11 +67,18 @@ class Stage:
         patch.setattr(spinner, "time", SimpleNamespace(sleep=self._sleep, thread_time=time.thread_time))
         self.child = Child(kernel.config(more), out)
         self.child.plan.extra = None  # the spins of the first seconds have tests of their own
+        #: Whether work comes through; the real thing reads a clock that must run.
+        self.on_work: Callable[[], bool] = lambda: True
+        patch.setattr(self.child.spinner, "works", self._work)
 
     def _sleep(self, seconds: float) -> None:
         self.sleeps += 1
         self.now += seconds + self.stalls.get(self.sleeps, 0.0)
         self.on_sleep()
+
+    def _work(self, seconds: float) -> bool:
+        self.now += seconds
+        return self.on_work()
 
     def beat_until(self, end: float) -> spinner.Window:
         while self.now < end:

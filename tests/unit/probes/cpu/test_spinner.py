@@ -208,10 +208,12 @@ def test_what_is_packed_is_unpacked_and_not_a_number_becomes_none(
     start, end, steal, lost, run_delay, throttled = numbers
     packed = spinner.Window(kind, start, level)
     packed.samples, packed.run_delay, packed.throttled = samples, run_delay, throttled
+    packed.worked, packed.stopped = level, level // 2
     for gap in gaps:
         packed.add(gap)
     window, skipped_back, counts = unpack(packed.pack(end, skipped, steal, lost))
     assert (window.spin, window.level, window.samples, window.gaps) == (kind == spinner.SPIN, level, samples, len(gaps))
+    assert (window.worked, window.stopped) == (level, level // 2)
     assert window.gap_seconds == pytest.approx(sum(gaps))
     assert window.longest == max(gaps, default=0.0)
     assert (skipped_back, sum(counts)) == (skipped, len(gaps))
@@ -256,6 +258,14 @@ def test_a_spin_without_a_gap_burns_its_whole_length(
     assert (window.gaps, skipped, window.level, explained) == (0, 7, 1, True)
     assert longest == pytest.approx(0.0, abs=1e-9)
     assert burned == pytest.approx(0.02, abs=2 * spinner.CHUNK_SECONDS)
+
+
+@pytest.mark.parametrize(("gap", "through"), [(0.0035, True), (0.0045, False)])
+def test_work_that_meets_a_gap_does_not_come_through(
+    monkeypatch: pytest.MonkeyPatch, kernel: Kernel, gap: float, through: bool
+) -> None:
+    monkeypatch.setattr(spinner, "clock", SpinClock({5: gap}))
+    assert Spinner(kernel.counters()).works(spinner.WORK_SECONDS) is through
 
 
 def test_a_spin_stops_at_its_first_large_gap(spin: Callable[..., tuple[bytes, float, float, bool, float]]) -> None:

@@ -69,6 +69,52 @@ def test_in_calm_every_other_target_is_asked_until_one_is_late(monkeypatch: pyte
     assert wakes(10.0) == pytest.approx(10.0 / 0.2, rel=0.1)
 
 
+def working(stage: Stage, seconds: float) -> tuple[int, int]:
+    """How many heartbeats worked in these seconds, and how many of them were stopped."""
+    worked = stopped = 0
+    end = stage.now + seconds
+    while stage.now < end:
+        stage.child.beat()
+        if stage.now - stage.child.window.start >= 1.0:
+            worked, stopped = worked + stage.child.window.worked, stopped + stage.child.window.stopped
+            stage.child.flush(stage.now)
+    return worked, stopped
+
+
+def test_while_something_uncounted_holds_wake_ups_some_of_them_work(
+    monkeypatch: pytest.MonkeyPatch, kernel: Kernel
+) -> None:
+    stage, held = Stage(monkeypatch, kernel), 0.07
+    assert working(stage, 60.0) == (0, 0), "nothing holds them"
+    # A limit of 30 ms in 100 that the wake-ups meet now and then, and work whenever its time has come.
+    stage.on_work = lambda: stage.now % 0.1 < 0.1 - held
+    stage.stalls = {stage.sleeps + n: held for n in range(20, 20_000, 40)}
+    worked, stopped = working(stage, 1200.0)
+    assert worked == pytest.approx(1200 / spinner.WORK_EVERY_SECONDS, rel=0.15)
+    assert stopped / worked == pytest.approx(0.7, abs=0.1)
+    stage.stalls = {}
+    working(stage, spinner.HELD_SECONDS)
+    assert working(stage, 60.0) == (0, 0), "it is gone"
+
+
+def test_what_throttled_time_explains_needs_no_work(monkeypatch: pytest.MonkeyPatch, kernel: Kernel) -> None:
+    kernel.v2("own", 0.0)
+    stage, throttled = Stage(monkeypatch, kernel), itertools.count(1)
+    stage.stalls = dict.fromkeys(range(5, 400, 5), 0.07)
+    stage.on_sleep = lambda: kernel.v2("own", 0.07 * next(throttled)) if stage.sleeps in stage.stalls else None
+    assert working(stage, 60.0) == (0, 0)
+
+
+def test_work_has_the_budget_of_the_spins_and_no_more(monkeypatch: pytest.MonkeyPatch, kernel: Kernel) -> None:
+    stage = Stage(monkeypatch, kernel, more="budget=0")
+    stage.stalls = dict.fromkeys(range(5, 4000, 5), 0.07)
+    stage.child.plan.tokens = 10.5 * spinner.WORK_SECONDS
+    stage.on_work = lambda: False
+    worked, _ = working(stage, 600.0)
+    assert 0 <= stage.child.plan.tokens < spinner.WORK_SECONDS
+    assert worked > 10, "those that came late already cost nothing"
+
+
 @pytest.mark.parametrize(("every", "error"), [(5.0, 0.25), (40.0, 0.5)], ids=["never calm", "calm between them"])
 def test_rare_holds_are_estimated_alike_in_calm_and_not(
     monkeypatch: pytest.MonkeyPatch, kernel: Kernel, every: float, error: float

@@ -11,6 +11,7 @@ from agent.report import AgentSelf, Report
 from agent.rules import BY_ID
 from agent.rules.rule import Absent, Judgement, Present, Unknown
 from agent.views import balance
+from agent.views.cpu import cpu_breakdown
 from probes.cpu.suspension import Window
 from probes.host.platform import Environment
 from tests.unit.builders import ALL_COUNT, NONE_COUNTS, SLOT, Scene, beats, spin
@@ -32,14 +33,17 @@ def with_run_delay(windows: Sequence[Window]) -> list[Window]:
     return [w._replace(run_delay=w.gap_seconds, throttled=0.0, lost=0.0 if w.spin else None) for w in windows]
 
 
-def hidden(scene: Scene, seconds: float, gap: float = 0.08, usage: float = 0.2) -> Scene:
-    """A limit on a group above all that is visible."""
+def hidden(scene: Scene, seconds: float, gap: float = 0.08, usage: float = 0.2, stopped: int | None = None) -> Scene:
+    """A limit on a group above all that is visible; of ten heartbeats that worked in each second so many were ``stopped``."""
     for number in range(round(seconds / SLOT)):
         start = scene.clock()
         found = beats(start, SLOT, gap, "limit of the machine")
         if number % 4 == 0 and gap:
             found.append(spin(start + 0.5, burn=0.1 - gap, gaps=(gap,), cause="limit of the machine"))
-        scene.slot(with_run_delay(found), usage=usage * SLOT)
+        felt = with_run_delay(found)
+        if stopped is not None:
+            felt = [w if w.spin else w._replace(worked=10, stopped=stopped) for w in felt]
+        scene.slot(felt, usage=usage * SLOT)
     return scene
 
 
@@ -51,6 +55,27 @@ def test_a_limit_above_all_that_is_visible_is_the_platforms_and_one_headline(env
     assert found.severity == "critical"
     causes = [finding.rule for finding in report(scene).findings if finding.explained_by is None]
     assert causes == [QUOTA]
+
+
+def test_how_much_it_holds_is_what_work_meets_and_not_what_a_light_thread_does() -> None:
+    light = judge(QUOTA, hidden(Scene(environment="ecs_fargate"), 60, gap=0.03))
+    busy = judge(QUOTA, hidden(Scene(environment="ecs_fargate"), 60, gap=0.03, stopped=9))
+    assert isinstance(light, Present)
+    assert isinstance(busy, Present)
+    assert light.share == pytest.approx(0.3, abs=0.1)
+    assert busy.share == pytest.approx(0.9, abs=0.02)
+    assert busy.severity == "critical"
+
+
+def test_that_work_is_stopped_by_neighbours_makes_no_limit() -> None:
+    scene = Scene(environment="ecs_fargate")
+    for _ in range(12):
+        windows = beats(scene.clock(), SLOT, 0.03, "contention")
+        scene.slot([w._replace(worked=10, stopped=9) for w in windows], usage=0.2 * SLOT)
+    assert not isinstance(judge(QUOTA, scene), Present)
+    cpu = cpu_breakdown(scene.history, 60.0)
+    assert cpu is not None
+    assert cpu.shares["suspended_quota"] == 0.0
 
 
 def test_on_fargate_the_line_is_that_of_the_task_definition() -> None:
