@@ -14,15 +14,16 @@ from typing import Literal, NamedTuple
 
 from agent.history import History, once
 from agent.views import backlog
-from agent.views.attribution import digest
+from agent.views.attribution import Beats, digest
 from probes.averages import median
 from probes.cpu.suspension import SuspensionReading
 from probes.host.cgroup import CgroupReading
 from probes.record import dataclass
 
-#: A step is held from the first share of its time on, and not held up to the second.
+#: A step is held from the first share of its time on, and up to the second it is not.  A step has few heartbeats: between them it is held where
+#: just the baseline is used, and fast where much more is; all that are held together must reach the first.
 HELD, FREE = 0.3, 0.1
-#: Heartbeats that worked, at least, for what a step says of them: five seconds have two or three.
+#: Heartbeats that worked, at least, for what is said of them; a step of five seconds has two or three, so the one before it counts with it.
 LEAST_WORKED = 2
 #: Of the baseline: what is used in a fast step at least, at rest at most, and how far held steps may lie apart.
 FAST, REST, EVEN = 2.0, 0.5, 0.5
@@ -63,10 +64,10 @@ def shape(history: History, seconds: float) -> Shape | None:
     """Of the last ``seconds``; ``None`` where it is not held now, was not fast before, or what is used cannot be read."""
     steps = _steps(history, seconds)
     tail = len(steps)
-    while tail and steps[tail - 1].held >= HELD:
+    while tail and steps[tail - 1].held > FREE:
         tail -= 1
     held = steps[tail:]
-    if not held:
+    if not held or sum(step.held for step in held) < HELD * len(held):
         return None
     baseline = median(step.cores for step in held)
     inner = [step.cores for step in held[1:-1]] or [baseline]
@@ -94,9 +95,9 @@ def _runs(steps: Sequence[_Step], baseline: float) -> list[tuple[State, list[_St
 
 
 def _state(step: _Step, baseline: float) -> State:
-    if step.light <= FREE and step.cores >= FAST * baseline:
+    if step.light < HELD and step.cores >= FAST * baseline:
         return "fast"
-    if step.held >= HELD:
+    if step.held >= HELD or (step.held > FREE and abs(step.cores - baseline) <= EVEN * baseline):
         return "held"
     return "rest" if step.cores <= REST * baseline else "other"
 
@@ -108,11 +109,12 @@ def _steps(history: History, seconds: float) -> list[_Step]:
         for r in history.window(CgroupReading, seconds, backlog.app_group(history) or "")
         if r.seconds and r.usage_seconds and len(r.usage_seconds) == 1
     ]
-    found = []
+    found, last = [], Beats()
     for reading in history.window(SuspensionReading, seconds) if usage else ():
         beats = digest(reading).beats
+        both, last = Beats.sum((last, beats)), beats
         taken, cores = min(usage, key=lambda each: abs(each[0] - reading.taken))
         if beats.seconds and abs(taken - reading.taken) <= max(reading.seconds, 1.0):
-            worked = beats.stopped / beats.worked if beats.worked >= LEAST_WORKED else 0.0
+            worked = both.stopped / both.worked if both.worked >= LEAST_WORKED else 0.0
             found.append(_Step(reading.seconds, cores, min(1.0, max(beats.share, worked)), min(1.0, beats.share)))
     return found

@@ -54,7 +54,7 @@ CYCLE = not_measured(
 )
 CLOCK = not_measured(
     0.8,
-    "the clock of a real quota of 80 ms was found; the balance itself on simulations alone (docs/evidence/os-stalls.md)",
+    "a real quota of 80 ms after a minute without: found in one run of two, unknown in the other (docs/evidence/os-stalls.md)",
     "on the clock of Fly.io",
 )
 
