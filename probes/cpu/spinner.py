@@ -278,13 +278,15 @@ class Spinner:
         """
         last = clock()
         end = last + seconds
-        while last < end:
+        for _ in range(round(4 * seconds / CHUNK_SECONDS)):  # a clock may stand still
             for _ in range(self.loops):
                 pass
             now = clock()
             if now - last > LATE_SECONDS:
                 return False
             last = now
+            if now >= end:
+                break
         time.sleep(BRIEF_SECONDS)
         return clock() - last <= LATE_SECONDS
 

@@ -142,8 +142,12 @@ def simulate(share: float, phase: float, seconds: float, line: str = "") -> list
         if into >= 0.1 * (1 - share):
             now[0] += 0.1 - into
 
+    def works(wait: float) -> bool:
+        return (now[0] + phase) % 0.1 + wait < 0.1 * (1 - share)
+
     found = []
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spinner.Spinner, "works", lambda _, wait: works(wait))
         patch.setattr(spinner, "clock", lambda: now[0])
         patch.setattr(spinner, "time", SimpleNamespace(sleep=sleep))
         child = spinner.Child(spinner.Config(f"every=0,0,0,0;root=/nonexistent;{line}"), -1)
@@ -174,6 +178,13 @@ def test_with_a_jitter_as_wide_as_the_interval_it_does_so_at_any_interval(
 ) -> None:
     found = simulate(share, phase, 60.0, f"interval={interval};jitter={interval}")
     assert suspended_share(found) == pytest.approx(share, abs=0.03)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.94])
+def test_heartbeats_that_work_are_stopped_as_often_as_the_cpu_is_gone(share: float) -> None:
+    found = add_up(simulate(share, 0.0, 900.0))
+    assert found.worked > 300
+    assert found.stopped_share == pytest.approx(share, abs=0.07)
 
 
 def test_the_simulated_child_on_a_free_cpu_is_never_late() -> None:
