@@ -5,7 +5,8 @@ happens.  *Coverage* is the share of due slots that carried data: the engine ans
 one half, whatever a rule says, so a probe that mostly fails can never look like a healthy system.
 
 The rules of one report ask for the same sums over the same spans: inside :meth:`History.moment` time stands still and
-each sum that is marked with :func:`once` is worked out once.
+each sum that is marked with :func:`once` is worked out once.  What is worked out of one reading is :func:`remembered` from report to report,
+and no longer than the reading and some minutes, or it would keep what the buffers have given up.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 from probes.reading import Code, NoData, Reading
@@ -22,6 +23,10 @@ from probes.reading import Code, NoData, Reading
 R = TypeVar("R", bound=Reading)
 P = ParamSpec("P")
 T = TypeVar("T")
+
+#: What is :func:`remembered` is let go of so often: working it all out again takes 20 ms of CPU.
+FORGET_SECONDS = 300.0
+_forget: list[Callable[[], None]] = []
 
 
 class Slot(NamedTuple):
@@ -64,6 +69,17 @@ def once(work: Callable[Concatenate[History, P], T]) -> Callable[Concatenate[His
     return asked
 
 
+def remembered(most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """What is worked out of a reading, which never changes: of the ``most`` that were asked for last, until it is let go of."""
+
+    def made(work: Callable[P, T]) -> Callable[P, T]:
+        kept = lru_cache(maxsize=most)(work)
+        _forget.append(kept.cache_clear)
+        return cast("Callable[P, T]", kept)
+
+    return made
+
+
 class History:
     """Readings of the last ``seconds``.  ``clock`` is monotonic seconds."""
 
@@ -71,6 +87,7 @@ class History:
         self.seconds = seconds
         self._clock = clock
         self._now: float | None = None
+        self._forgot = clock()
         self._slots: dict[tuple[type[Reading], str], deque[Slot]] = {}
         self._targets: dict[type[Reading], list[str]] = {}
         #: What :func:`once` has worked out in this moment; None outside of one.
@@ -84,6 +101,10 @@ class History:
     def moment(self) -> Iterator[None]:
         """One moment for all who ask within.  Nothing may be added meanwhile."""
         self._now, self.known = self._clock(), {}
+        if self._now - self._forgot >= FORGET_SECONDS:
+            self._forgot = self._now
+            for forget in _forget:
+                forget()
         try:
             yield
         finally:

@@ -9,9 +9,9 @@ nothing is guessed into a cause.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from operator import attrgetter
 
+from agent.history import remembered
 from probes.cpu.spinner import LATE_SECONDS
 from probes.cpu.suspension import LONG_GAP_SECONDS, SuspensionReading, Window
 from probes.record import dataclass
@@ -49,7 +49,7 @@ class Causes:
 _PARTS = attrgetter("quota", "contention", "hypervisor", "freeze", "unknown")
 
 
-@lru_cache(maxsize=1024)  # a window never changes, and every rule asks
+@remembered(1024)  # a window never changes, and every rule asks
 def attribute(window: Window) -> Causes:
     """The gap seconds of one window, by cause, from the counters around the gaps."""
     gap = window.gap_seconds
@@ -154,7 +154,7 @@ class Digest:
 LARGE_GAP_SECONDS = 0.03
 
 
-@lru_cache(maxsize=512)  # by identity: a reading never changes
+@remembered(1024)  # by identity: a reading never changes
 def digest(reading: SuspensionReading) -> Digest:
     """A reading's heartbeats as a sum, its spins, and its heartbeat windows with a large gap."""
     spins = tuple(w for w in reading.windows if w.spin)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
-from agent.history import History, once
+from agent.history import History, once, remembered
 from agent.views.attribution import attribute, digest
 from agent.views.comb_clock import CELL_SECONDS, Comb, End
 from agent.views.comb_fit import LEAST_ENDS, PERIODS, Releases, find, met_no_limit
@@ -65,7 +64,7 @@ def _known(history: History, periods: tuple[float, ...]) -> Comb | None:
     return known
 
 
-@lru_cache(maxsize=32)  # by identity: a reading never changes, and neither does what a minute of the past shows
+@remembered(32)  # by identity: a reading never changes, and neither does what a minute of the past shows
 def _shown(
     readings: tuple[SuspensionReading, ...], periods: tuple[float, ...]
 ) -> tuple[list[End], list[End], Comb | None]:

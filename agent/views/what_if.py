@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from functools import lru_cache
 
-from agent.history import History
+from agent.history import History, remembered
 from probes.host.demand import KNOWN_SECONDS, DemandReading
 from probes.record import dataclass
 
@@ -134,7 +133,7 @@ def _delay(wanted: Sequence[float], at: int, waits: float, quota: float, period:
     return wall
 
 
-@lru_cache(maxsize=8)  # by identity: a reading never changes
+@remembered(8)  # by identity: a reading never changes
 def look(demand: DemandReading, choices: tuple[float, ...], *, burst: float | None) -> WhatIf | None:
     """What other limits would do; ``None`` while what is wanted is not known.
 

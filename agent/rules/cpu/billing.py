@@ -7,10 +7,9 @@ between requests; during a request the app wants the CPU, and there heartbeats c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import pairwise
 
-from agent.history import History, Missing
+from agent.history import History, Missing, remembered
 from agent.report import Advice, Evidence
 from agent.rules import raising
 from agent.rules.confidence import measured
@@ -102,7 +101,7 @@ class Side:
         return sum(map(stopped, self.windows)) / len(self.windows) if self.windows else 0.0
 
 
-@lru_cache(maxsize=1024)
+@remembered(1024)
 def available(window: Window) -> float:
     """Availability in one window; contention and a freeze are not the platform's throttling: left out."""
     if not window.gap_seconds:
@@ -113,7 +112,7 @@ def available(window: Window) -> float:
     return 1 - min(1.0, share) * blame
 
 
-@lru_cache(maxsize=1024)
+@remembered(1024)
 def stopped(window: Window) -> bool:
     """Whether something that is not contention held this window for 10 ms (15 where contention cannot be counted)."""
     causes = attribute(window)

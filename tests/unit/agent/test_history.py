@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.history import History, Missing, once
+from agent.history import FORGET_SECONDS, History, Missing, once, remembered
 from probes.cpu.suspension import SuspensionReading
 from probes.host.cgroup import CgroupReading
 from probes.reading import Code, NoData, Unseen
@@ -162,3 +164,27 @@ def test_a_flood_of_slots_is_bounded_by_number_as_well() -> None:
     for _ in range(5000):
         history.miss(SuspensionReading, "", NoData("flood"))
     assert len(history.slots(SuspensionReading, 600.0)) == 4096
+
+
+def test_what_is_worked_out_of_a_reading_does_not_keep_it_for_long() -> None:
+    clock = FakeClock()
+    history, asked = History(60.0, clock=clock), list[str]()
+
+    class Seen:
+        """What a weak reference can point at."""
+
+    @remembered(100)
+    def work(seen: Seen) -> int:
+        asked.append(type(seen).__name__)
+        return len(asked)
+
+    seen = Seen()
+    assert [work(seen), work(seen)] == [1, 1]
+    there = weakref.ref(seen)
+    del seen
+    clock.advance(FORGET_SECONDS - 1)
+    with history.moment():
+        assert there() is not None
+    clock.advance(1)
+    with history.moment():
+        assert there() is None
