@@ -63,6 +63,10 @@ def command(kind: str, *words: str, hook: str) -> tuple[list[str], dict[str, str
     return [builds.node(), str(PROGRAMS / "hooked.js"), *words], environ
 
 
+@pytest.mark.timing(
+    reason="the seconds of work are held against the clock, and an app that gets no CPU works for longer"
+)
+@pytest.mark.gentle
 @pytest.mark.parametrize(
     "app",
     [pytest.param(app, id=name, marks=[pytest.mark.core] if name == "FastAPI" else []) for name, app in APPS.items()],
