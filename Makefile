@@ -79,7 +79,6 @@ lab-tools: .venv/.installed ## install what the lab needs and can be had by name
 
 docs: .venv/.installed ## write everything that is generated anew: reference pages, tables of the settings, golden files
 	.venv/bin/python -m tests.unit.reference
-	UPDATE_GOLDEN=1 .venv/bin/pytest -q -k golden_one tests/unit
 
 screenshots: .venv/.installed ## pictures of the page of real agents beside real stalls, into docs/images/ (five minutes, as root)
 	.venv/bin/python -m tests.lab.screenshots

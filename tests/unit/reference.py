@@ -1,4 +1,5 @@
-"""What is generated from the rules, the readings and the settings: the reference pages, the tables of docs/configuration.md, the dashboard.
+"""What is generated from the rules, the readings and the settings: the reference pages, the tables of docs/configuration.md, the dashboard,
+and the golden files of the tests.
 
 ``python -m tests.unit.reference`` (``make docs``) writes them; test_explain checks that they are current.
 """
@@ -6,7 +7,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from string import Formatter
@@ -32,7 +36,8 @@ from probes.setting import Setting
 from tests.unit.builders import Scene
 from tests.unit.golden import fixed
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+UNIT = Path(__file__).resolve().parent
+DOCS = UNIT.parents[1] / "docs"
 NOTE = "<!-- Generated from the code by `make docs`; do not edit. -->"
 
 
@@ -255,7 +260,15 @@ def pages() -> dict[Path, str]:
     return {**{DOCS / f"{name}.md": text for name, text in texts.items()}, dashboard.FILE: dashboard.text()}
 
 
+def write_golden_files() -> int:
+    """Let the tests that compare them write theirs; of the files that have one alone, since collecting all takes longest."""
+    files = [str(path) for path in sorted(UNIT.rglob("test_*.py")) if "_golden_one" in path.read_text("utf-8")]
+    words = [sys.executable, "-m", "pytest", "-q", "-k", "golden_one", *files]
+    return subprocess.run(words, env={**os.environ, "UPDATE_GOLDEN": "1"}, check=False).returncode
+
+
 if __name__ == "__main__":
     for path, text in pages().items():
         path.write_text(text, "utf-8")
         print(path)
+    sys.exit(write_golden_files())
