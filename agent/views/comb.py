@@ -24,9 +24,11 @@ __all__ = ["LEAST_ENDS", "Comb", "Releases", "ends_of", "limit_cores", "releases
 SPAN = 120.0
 #: A limit is gone when so many bursts in a row that it would have stopped were not, or when nothing met it for so long.
 CLEAN_SPINS, GONE_SECONDS = 2, 75.0
-#: A clock is looked for at its own phase for so long after it showed clearly (as far back as the history goes by default, with what showed it);
-#: the past is asked for it at each so many seconds.
-KNOWN_SECONDS, EACH_SECONDS = 480.0, 30.0
+#: A clock is looked for at its own phase for so long after it showed clearly (as far back as the history goes by default, with what showed it),
+#: and for so long after it showed at all: of an idle container few ends come in a minute, and a neighbour's few among them do not end the limit.
+KNOWN_SECONDS, SHOWN_SECONDS = 480.0, 60.0
+#: The past is asked for it at each so many seconds, of the last ``SHOWN_SECONDS`` at each slot of the heartbeats.
+EACH_SECONDS, SLOT_SECONDS = 30.0, 5.0
 
 
 @once
@@ -52,26 +54,34 @@ def _ends(readings: Sequence[SuspensionReading]) -> tuple[list[End], list[End]]:
 
 
 def _known(history: History, periods: tuple[float, ...]) -> Comb | None:
-    """The clock that showed clearly of late, at the phase that it had when it was last seen."""
+    """The clock that showed clearly of late, at the phase that it had when it was last seen, or else the last that showed at all."""
     now, known = history.clock(), None
     readings = history.window(SuspensionReading, KNOWN_SECONDS + SPAN)
-    for back in range(int(KNOWN_SECONDS / EACH_SECONDS), -1, -1):
-        until = (now // EACH_SECONDS - back) * EACH_SECONDS
-        past = tuple(r for r in readings if until - SPAN < r.taken <= until)
-        ends, bursts, shown = _shown(past, periods)
-        if shown or len(ends) >= LEAST_ENDS:  # fewer say nothing of it
-            known = shown or (known.again(ends, bursts) if known else None)
+    for ends, bursts, comb in _past(readings, periods, now, KNOWN_SECONDS, EACH_SECONDS):
+        if (comb is not None and comb.clear) or len(ends) >= LEAST_ENDS:  # fewer say nothing of it
+            known = comb if comb is not None and comb.clear else known.again(ends, bursts) if known else None
+    if known is None:
+        late = _past(readings, periods, now, SHOWN_SECONDS, SLOT_SECONDS)
+        known = next((comb for _, _, comb in reversed(list(late)) if comb is not None), None)
     return known
 
 
-@remembered(32)  # by identity: a reading never changes, and neither does what a minute of the past shows
+def _past(
+    readings: Sequence[SuspensionReading], periods: tuple[float, ...], now: float, back: float, each: float
+) -> Iterator[tuple[list[End], list[End], Comb | None]]:
+    """What showed at whole multiples of ``each`` seconds, so that what was worked out once is found again; the oldest first."""
+    for number in range(int(back / each), -1, -1):
+        until = (now // each - number) * each
+        yield _shown(tuple(r for r in readings if until - SPAN < r.taken <= until), periods)
+
+
+@remembered(64)  # by identity: a reading never changes, and neither does what a minute of the past shows
 def _shown(
     readings: tuple[SuspensionReading, ...], periods: tuple[float, ...]
 ) -> tuple[list[End], list[End], Comb | None]:
-    """The ends of these gaps, those that stopped a burst, and the comb on which they clearly lie."""
+    """The ends of these gaps, those that stopped a burst, and the comb on which they lie."""
     ends, bursts = _ends(readings)
-    comb = find(ends, periods, bursts).comb
-    return ends, bursts, comb if comb is not None and comb.clear else None
+    return ends, bursts, find(ends, periods, bursts).comb
 
 
 def ends_of(window: Window, least: float = STOP_GAP_SECONDS) -> Iterator[End]:

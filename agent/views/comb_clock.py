@@ -5,7 +5,7 @@ How one is found stands in :mod:`agent.views.comb_fit`.
 *A clock that is known* need not be searched for: :meth:`Comb.again` asks of the newest ends alone whether so many at just its phase are
 chance.  A host or neighbours that begin to take the CPU as well add gaps of their own, which lie anywhere: measured in gVisor, limits of
 0.05 to 0.2 cores kept 56 to 75 % of the ends within 3 ms of the phase that they had shown before, too few for a search and twelve times as many
-as chance puts there.  One that is known must have shown more clearly than what is found at once (``KNOWN_ODDS``).
+as chance puts there.  One that is known for minutes must have shown more clearly than what is found at once (``KNOWN_ODDS``).
 """
 
 from __future__ import annotations

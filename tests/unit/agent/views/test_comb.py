@@ -246,10 +246,7 @@ def through(scene: Scene, ends: list[End], minutes: float) -> Scene:
     """Let minutes pass in which gaps end so from now on, at the same phases."""
     later = ceil((scene.clock() + 1 - ends[0].at) / 0.1) * 0.1
     for _ in range(round(minutes * 12)):
-        start = scene.clock()
-        due = [(at + later, length) for at, length in ends if start <= at + later < start + 5]
-        windows = [beat(at - 0.5, late=[length])._replace(ends=((at, length),)) for at, length in due]
-        scene.slot(windows)
+        _slot(scene, [End(at + later, length) for at, length in ends])
     return scene
 
 
@@ -263,6 +260,34 @@ def test_a_limit_goes_on_being_named_when_a_host_begins_to_take_the_cpu_as_well_
         assert releases(scene.history).comb is not None
     through(scene, others, 3)
     assert releases(scene.history).comb is None
+
+
+def test_a_clock_that_showed_once_is_kept_for_a_minute_while_others_make_some_of_the_gaps() -> None:
+    """An idle sandbox at 5 % beside others: 9 of 11 gaps on the clock, then fewer, and the limit was dropped for ten seconds."""
+    times = [2.0, 9.0, 13.0, 21.0, 24.0, 31.0, 37.0, 43.0, 52.0]
+    held = [End(1000.037 + at, 0.09) for at in times]
+    others = [End(1000.0 + at, 0.09) for at in (11.016, 39.071)]
+    more = [End(1055.0 + 3.2 * n + 0.0131 * n * n, 0.09) for n in range(8)]
+    scene = Scene()
+    for _ in range(11):
+        _slot(scene, [*held, *others])
+    found = releases(scene.history).comb
+    assert found is not None
+    assert not found.clear
+    for _ in range(4):
+        _slot(scene, more)
+    assert find(ends_within(scene, 120.0)).neither
+    assert releases(scene.history).comb is not None
+    for _ in range(11):
+        _slot(scene, [End(end.at + 20, end.length) for end in more])
+    assert releases(scene.history).comb is None, "it is not seen any more"
+
+
+def _slot(scene: Scene, ends: list[End]) -> None:
+    """Five seconds, with those of the gaps that end in them."""
+    start = scene.clock()
+    due = [end for end in ends if start <= end.at < start + 5]
+    scene.slot([beat(at - 0.5, late=[length])._replace(ends=((at, length),)) for at, length in due])
 
 
 def test_a_clock_that_has_never_shown_clearly_is_not_known() -> None:
