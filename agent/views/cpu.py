@@ -42,12 +42,16 @@ CAUSES = tuple(part.removeprefix("suspended_") for part in PARTS[1:])
 
 @dataclass(frozen=True, slots=True)
 class CpuBreakdown:
-    """Shares of wall time (they sum to 1) and what they rest on."""
+    """Shares of wall time (they sum to 1) and what they rest on.
+
+    ``late`` of ``samples`` heartbeats came late; ``counted`` is the least of the hypervisor's share that /proc/stat shows, ratio.
+    """
 
     shares: Mapping[str, float]
     samples: int
     late: int
     seconds: float
+    counted: float = 0.0
 
     @property
     def suspended(self) -> float:
@@ -160,13 +164,15 @@ def cpu_breakdown(history: History, seconds: float) -> CpuBreakdown | None:
     met = max(share, beats.stopped_share * (1 - freeze)) if limit is not None else share
     quota = min(1 - freeze, max(held.share if held else 0.0, met * causes.quota / total))
     others = [share * part / total for part in (causes.hypervisor, causes.contention, causes.unknown)]
+    counted = 0.0
     if limit is None:  # else what /proc/stat lost is that limit's
-        others[0] = max(others[0], min(1 - freeze, _taken_share(history, readings, beats.frozen)))
+        counted = min(1 - freeze, _taken_share(history, readings, beats.frozen))
+        others[0] = max(others[0], counted)
     room = min(1.0, (1 - freeze - quota) / sum(others)) if sum(others) else 1.0
     hypervisor, contention, unknown = (part * room for part in others)
     suspended = dict(zip(PARTS[1:], (quota, hypervisor, contention, freeze, unknown), strict=True))
     shares = {RUNNING: max(0.0, 1.0 - sum(suspended.values())), **suspended}
-    return CpuBreakdown(shares, beats.samples, beats.late, beats.seconds)
+    return CpuBreakdown(shares, beats.samples, beats.late, beats.seconds, counted)
 
 
 def _to_the_limit(history: History, causes: Causes, readings: Iterable[SuspensionReading]) -> Causes:

@@ -27,6 +27,12 @@ SHARE = Threshold(
     "ratio",
     "above the 10 ms grain of lost clock ticks",
 )
+LATE = Threshold(
+    "wake-ups that it made late, at least, where /proc/stat does not show the share itself",
+    8,
+    "",
+    "then at least half of the share is no chance (Poisson, 95 %); four of 150 look like 5 %",
+)
 GAP = Threshold("gap in a busy-loop probe, at least", 0.03, "seconds", "three clock ticks: less may be rounding")
 SEVERE = Threshold(
     "time in which the hypervisor holds ready work, critical from", 0.5, "ratio", "more time held than running"
@@ -50,7 +56,8 @@ def _judge(history: History) -> Judgement:
         spun, "ratio",
     )  # fmt: skip
     evidence = (by_spin, by_beat) if hits and spun > felt else (by_beat, by_spin) if hits else (by_beat,)
-    if (felt >= SHARE.value and cpu.late > 1) or len(hits) >= 2:
+    late = cpu.late * felt / cpu.suspended if felt else 0.0
+    if (felt >= SHARE.value and (late >= LATE.value or cpu.counted >= SHARE.value)) or len(hits) >= 2:
         advice = Advice(
             ADVICE, raising.outside(history), "a larger or dedicated machine costs more",
             "raising a CPU limit inside this machine, tuning the database, or more replicas on the same host",
@@ -73,7 +80,7 @@ RULE = Rule(
     ),
     disproof="steal or lost ticks of /proc/stat stay flat over a minute in which gaps are seen",
     needs=(SuspensionReading,),
-    thresholds=(SHARE, GAP, SEVERE),
+    thresholds=(SHARE, LATE, GAP, SEVERE),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,
