@@ -93,7 +93,7 @@ def ends_of(window: Window, least: float = STOP_GAP_SECONDS) -> Iterator[End]:
 def uncounted_limit(history: History) -> Comb | None:
     """The clock of a limit that is at work now and that the kernel's counters do not show: blind here, or inside of it.
 
-    Gone are those whose gaps throttled time explains, and one that bursts of the same length do not meet any more.
+    Gone are those whose gaps throttled time explains, and one that bursts of the same length do not meet any more or from whose phase the gaps have gone.
     """
     found = releases(history).comb
     if found is None:
@@ -108,6 +108,8 @@ def uncounted_limit(history: History) -> Comb | None:
         if w.spin and w.start > found.last and w.end - w.start - w.gap_seconds >= enough and not any(ends_of(w))
     ]  # fmt: skip
     if len(clean) >= CLEAN_SPINS or history.clock() - found.last > GONE_SECONDS:
+        return None
+    if found.gone(*_ends(history.window(SuspensionReading, SPAN))):
         return None
     return found
 

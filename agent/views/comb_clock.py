@@ -6,6 +6,9 @@ How one is found stands in :mod:`agent.views.comb_fit`.
 chance.  A host or neighbours that begin to take the CPU as well add gaps of their own, which lie anywhere: measured in gVisor, limits of
 0.05 to 0.2 cores kept 56 to 75 % of the ends within 3 ms of the phase that they had shown before, too few for a search and twelve times as many
 as chance puts there.  One that is known for minutes must have shown more clearly than what is found at once (``KNOWN_ODDS``).
+
+*A limit that is gone* leaves the gaps to others, who end one at its phase now and then: so the newest ends are asked whether they lie
+there by chance alone (:meth:`Comb.gone`), by a cumulative sum (Page's test).
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import comb as choose
+from math import log
 from typing import NamedTuple
 
 from probes.averages import median
@@ -29,6 +33,8 @@ MOST_CHANCE = 5e-5
 LIMIT_HITS, ALIKE_HITS, ODDS = 0.8, 0.45, 20.0
 #: Odds from which a clock is known, as each of some ten looks back may be wrong: ``ODDS`` squared.  Of known ones the newest so many ends are asked.
 KNOWN_ODDS, MOST_AGAIN = ODDS**2, 32
+#: A limit that is gone is told from one beside others that make as many gaps as it does.
+LEFT_HITS = 0.5
 #: Threads that are released together run one after the other: measured in gVisor at 0.2 cores, 10 to 17 of 64 gaps ended 4 ms after the
 #: 24 to 32 at the release, and hardly any more than two ticks after it.
 NEXT_TICKS = 2
@@ -52,7 +58,8 @@ class Comb:
     ``last`` is the last of these ends.  ``chance`` is the probability that this many coincide by accident, of all that was tried.  ``cores`` is the limit's
     size as bursts met it: what they burned from a release to the next stop, over the period; None where none was
     stopped.  It is the whole limit only while nothing else in the group used it.  ``second_phase`` is another limit's, one
-    inside the other; or a tick or two after ``phase``, and then the same limit's.
+    inside the other; or a tick or two after ``phase``, and then the same limit's.  Gaps of ``least`` seconds were counted, and of these
+    those alone that stopped a burst where ``of_bursts`` says so.
     """
 
     period: float
@@ -63,15 +70,17 @@ class Comb:
     last: float
     cores: float | None = None
     second_phase: float | None = None
+    least: float = 0.0
+    of_bursts: bool = False
 
     def again(self, ends: Sequence[End], bursts: Sequence[End] = ()) -> Comb | None:
         """This clock as the newest of all ends show it, or of those that stopped a burst; None where so many at its phase may be chance."""
-        return self._again(ends) or self._again(bursts)
+        return self._again(ends, of_bursts=False) or self._again(bursts, of_bursts=True)
 
-    def _again(self, ends: Sequence[End]) -> Comb | None:
+    def _again(self, ends: Sequence[End], *, of_bursts: bool) -> Comb | None:
         newest = [end.at for end in ends if end.length >= least_gap(self.period)][-MOST_AGAIN:]
         hits = [at for at in newest if self.holds(at)]
-        chance = binomial_tail(len(hits), len(newest), min(1.0, len(self.phases) * 4 * CELL_SECONDS / self.period))
+        chance = binomial_tail(len(hits), len(newest), self._by_chance)
         if not hits or chance > MOST_CHANCE:
             return None
         moved = median(min((after(at, phase, self.period) for phase in self.phases), key=abs) for at in hits)
@@ -79,7 +88,24 @@ class Comb:
         return replace(
             self, phase=phases[0], second_phase=phases[1] if len(phases) == 2 else None,
             hits=len(hits), ends=len(newest), chance=chance, last=hits[-1], cores=None,
+            least=least_gap(self.period), of_bursts=of_bursts,
         )  # fmt: skip
+
+    def gone(self, ends: Sequence[End], bursts: Sequence[End]) -> bool:
+        """Whether the newest of these lie at its phase by chance alone, where a limit would have put half of them or more."""
+        chance = self._by_chance
+        if chance >= LEFT_HITS:
+            return False
+        on, off, score = log(chance / LEFT_HITS), log((1 - chance) / (1 - LEFT_HITS)), 0.0
+        for end in bursts if self.of_bursts else ends:
+            if end.length >= self.least:
+                score = max(0.0, score + (on if self.holds(end.at) else off))
+        return score >= log(KNOWN_ODDS)
+
+    @property
+    def _by_chance(self) -> float:
+        """The share of ends that lie on it by accident."""
+        return min(1.0, len(self.phases) * 4 * CELL_SECONDS / self.period)
 
     @property
     def clear(self) -> bool:

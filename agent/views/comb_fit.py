@@ -99,7 +99,7 @@ def find(ends: Sequence[End], periods: Sequence[float] = PERIODS, bursts: Sequen
 
 
 class _Trial(NamedTuple):
-    """One period tried on ``number`` ends: those at the best phase, and of the rest those at the next best; each with its last."""
+    """One period tried on ``number`` ends of gaps of ``least`` seconds: those at the best phase, and of the rest those at the next best; each with its last."""
 
     period: float
     number: int
@@ -107,6 +107,7 @@ class _Trial(NamedTuple):
     phase: float
     hits: int
     by_chance: float
+    least: float
     of_all: bool
     #: Only of a comb that is no chance.
     last: float = 0.0
@@ -140,7 +141,9 @@ class _Trial(NamedTuple):
         if second is not None and a_tick_later(first, second, self.period):
             first, second = second, first
         last = max(self.last, self.second_last) if limits == 2 else self.last
-        return Comb(self.period, first, hits, self.number, self.chance(limits), last, None, second)
+        return Comb(
+            self.period, first, hits, self.number, self.chance(limits), last, None, second, self.least, not self.of_all
+        )
 
 
 #: What a period is tried on.
@@ -160,7 +163,7 @@ def _trials(ends: Sequence[End], bursts: Sequence[End], period: float, tried: in
         times = [end.at for end in taken]
         phase, hits = _best_phase(times, period)
         trial = _Trial(
-            period, len(taken), tried, phase, hits, _by_chance(hits, len(taken), period) * tried, these is ends
+            period, len(taken), tried, phase, hits, _by_chance(hits, len(taken), period) * tried, length, these is ends
         )
         if trial.by_chance > MOST_CHANCE:
             yield trial

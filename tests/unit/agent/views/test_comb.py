@@ -225,6 +225,19 @@ def test_a_known_clock_is_not_seen_where_it_is_no_more() -> None:
     assert known.again([]) is None
 
 
+def test_a_limit_is_gone_when_the_newest_gaps_end_at_its_phase_by_chance_alone() -> None:
+    """On an emulated machine others went on making gaps, some of them at the phase of a limit that had been lifted a minute before."""
+    limit, others = on_comb(44, 0.1), on_ticks(20, length=0.08, seed=5)
+    ends = sorted([*limit, *(End(end.at - others[0].at + limit[-1].at + 1, end.length) for end in others)])
+    found = find(ends).comb
+    assert found is not None
+    assert found.gone(ends, [])
+    assert not found.gone(ends[:48], []), "four others' gaps"
+    assert not found.gone([*ends, *(End(end.at + 300, end.length) for end in limit)], []), "it has come back"
+    crowded = [found.gone(mixed(64, 0.6, seed), []) for seed in range(200)]
+    assert sum(crowded) <= 2, "beside a host that takes the CPU as well"
+
+
 def test_what_only_looks_like_a_limit_is_hardly_ever_known() -> None:
     found = [find(alike(64, seed)).comb for seed in range(400)]
     assert sum(comb is not None and comb.clear for comb in found) <= 4
