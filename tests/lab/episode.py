@@ -12,17 +12,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from tests.lab import go_app, loads
+from tests.lab import go_app, loads, waits
 from tests.lab.cores import HEAVY_CORES, Cores, Share
 from tests.lab.freezer import Freezer
+from tests.lab.log_stage import free_udp_port
 from tests.lab.places import PLACES, Heard, Place, Session, Stopped
 from tests.lab.process import Running
 from tests.lab.scenario import Scenario
 from tests.lab.timeline import Requests, Step
-from tests.lab.witness import Witness
+from tests.lab.witness import Witness, stolen_seconds
 
 #: Booting and starting take this long at most; an emulated machine needs it.
 START_SECONDS = 120.0
@@ -54,6 +54,8 @@ class Record:
     """From outside, onset to lift: CPU `usage` of the group per second, `throttled` seconds per second."""
     stolen: float = 0.0
     """Share of all CPUs that the host took from this machine."""
+    stolen_most: float = 0.0
+    """The same in the worst half minute of the run."""
     crowded: float = 0.0
     """What a busy thread without any limit lost on this machine, in the worst half minute of the run."""
     stood_still: float = 0.0
@@ -68,12 +70,6 @@ class Record:
         return asdict(self)
 
 
-def stolen_seconds() -> float:
-    """CPU time that the host took from this machine so far: what a cell could not help."""
-    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
-    return int(words[8]) / os.sysconf("SC_CLK_TCK")
-
-
 class Surroundings:
     """What the machine itself did to a run, from now on."""
 
@@ -86,6 +82,7 @@ class Surroundings:
         for record in records:
             record.seconds = round(now - self._start, 1)
             record.crowded = round(self._witness.crowded(self._start, now), 3)
+            record.stolen_most = round(self._witness.stolen(self._start, now), 4)
             record.stood_still = round(self._witness.stood_still(self._start, now), 2)
             record.stolen = round(taken / record.seconds / (os.cpu_count() or 1), 4)
 
@@ -139,6 +136,7 @@ class Episode:
         self._name = f"lab{time.monotonic_ns() % 10**9}"
         self._stack = ExitStack()
         self._still: Callable[[], None] | None = None
+        self._hook = ""
         self._neighbours: list[Running] = []
 
     def run(self) -> Record:
@@ -182,6 +180,9 @@ class Episode:
     def _watch(self, place: Place, share: Share) -> None:
         scenario = self.scenario
         flags = [word for key, value in scenario.settings.items() for word in ("--set", f"{key}={value}")]
+        if scenario.hook:
+            self._hook = f"udp:127.0.0.1:{free_udp_port()}"
+            flags += ["--set", f"logs.hook_listen={self._hook}"]
         flags = [flag.replace("$app", self._name) for flag in flags]
         command = ["run", "--json", "--listen", "127.0.0.1:0", *flags]
         watched = Watched(place.agent, self.record)
@@ -228,7 +229,7 @@ class Episode:
         if step.inner_quota is not None:
             place.inner_quota(None if step.inner_quota == "none" else step.inner_quota)
         if step.app:
-            place.app.do("start", words=self._load(place, step))
+            place.app.do("start", words=self._load(place, step), env=self._app_environment(place))
         for _ in range(step.neighbours):
             words = loads.command("busy", seconds=self.scenario.seconds)
             self._neighbours.append(self._stack.enter_context(Running(words, timeout=self.scenario.seconds + 60)))
@@ -243,8 +244,19 @@ class Episode:
         kind, *options = step.app.split()
         if kind in go_app.KINDS:
             return go_app.command(kind, [*options, "--name", self._name], seconds=until - step.at)
-        words = loads.command(kind, seconds=until - step.at, python=place.python, file=place.loads_file)
+        if kind in waits.KINDS:
+            words = waits.command(
+                kind, options, seconds=until - step.at, python=place.python, file=place.files / "waits.py"
+            )
+            return [*words, "--name", self._name]
+        words = loads.command(kind, seconds=until - step.at, python=place.python, file=place.files / "loads.py")
         return [*words, *options, "--name", self._name]
+
+    def _app_environment(self, place: Place) -> dict[str, str]:
+        """The hook is loaded as a user loads it, by the environment alone."""
+        if not self.scenario.hook:
+            return {}
+        return {"PYTHONPATH": str(place.hooks / "python/auto"), "STALLSCOPE_HOOK": self._hook}
 
     def _lift(self) -> None:
         self._lift_freeze()

@@ -33,6 +33,7 @@ PYTHON = "/opt/python/bin/python3"
 _LAYOUT = "4"  # part of the cache's key: raise it when the base is laid out differently
 _VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 _SITE = f"opt/python/lib/{_VERSION}/site-packages"
+HOOKS = f"/{_SITE}/hooks"
 _NOT_NEEDED = (
     "__pycache__", "site-packages", "dist-packages", "config-*", "test", "tests", "idlelib", "tkinter",
     "turtledemo", "turtle.py", "ensurepip", "lib2to3", "pydoc_data", "_test*.so", "_tkinter*.so",

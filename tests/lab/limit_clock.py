@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 
 from agent.commands.embedded_postgres import free_port
 from tests.lab import gvisor, loads
-from tests.lab.episode import stolen_seconds
 from tests.lab.hidden_quota import below, fetch
 from tests.lab.process import Running
 from tests.lab.quota import PERIOD_USEC, CpuGroup
 from tests.lab.table import markdown, most_likely_at_most
+from tests.lab.witness import stolen_seconds
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs/evidence/limit-clock.md"

@@ -21,12 +21,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.lab import campaign
 from tests.lab.__main__ import complain, revision
-from tests.lab.episode import START_SECONDS, stolen_seconds
+from tests.lab.episode import START_SECONDS
 from tests.lab.log_score import CELLS, LEAD_SECONDS, MIB, RATE, SIZE, Cell, compare, emissions, page
 from tests.lab.log_stage import LogStage
 from tests.lab.places import REPOSITORY
 from tests.lab.process import Running
 from tests.lab.quota import CpuGroup
+from tests.lab.witness import stolen_seconds
 
 NAME = "log-truth"
 EVERY_SECONDS, LINE_SECONDS = 1.0, 0.2

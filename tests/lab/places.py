@@ -18,17 +18,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.lab import Unavailable, guest, guest_image, gvisor
+from tests.lab import Unavailable, guest, guest_image, gvisor, waits
 from tests.lab.freezer import Freezer
 from tests.lab.guest import Guest
 from tests.lab.process import Running
 from tests.lab.quota import CpuGroup
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+#: Where the loads and the hooks lie, where there is no image of them.
+HERE = (REPOSITORY / "tests/lab", REPOSITORY / "hooks")
 #: How the agent is started, where it is that of another checkout (`--agent`) and not this one's.
 AGENT: list[str] = []
 INSIDE = Path(__file__).with_name("inside.py")
 GUEST_INSIDE = "/lab/inside.py"
+GUEST_WAITS = "/lab/waits.py"
 GUEST_GROUP = "/sys/fs/cgroup/app"
 PERIOD_USEC = 100_000
 #: Virtual CPUs: with one, the agent would contend with a busy app, and truly so.
@@ -98,9 +101,11 @@ class Session:
 class Place:
     """An environment with the app's container in it, and the agent's, which may be the same."""
 
-    def __init__(self, group: CpuGroup, app: Session, agent: Session, python: str, loads_file: Path | str) -> None:
+    def __init__(
+        self, group: CpuGroup, app: Session, agent: Session, python: str, files: Path | str, hooks: Path | str
+    ) -> None:
         self.group, self.app, self.agent = group, app, agent
-        self.python, self.loads_file = python, loads_file
+        self.python, self.files, self.hooks = python, Path(files), Path(hooks)
         self.freezer: Freezer | None = None
 
     def agent_words(self, command: Sequence[str]) -> list[str]:
@@ -142,7 +147,7 @@ def plain(seconds: float, stop: threading.Event, sidecar: bool) -> Iterator[Plac
 
         group, app = container("app")
         agent = container("agent")[1] if sidecar else app
-        yield Place(group, app, agent, sys.executable, REPOSITORY / "tests/lab/loads.py")
+        yield Place(group, app, agent, sys.executable, *HERE)
 
 
 @contextmanager
@@ -152,7 +157,7 @@ def in_gvisor(seconds: float, stop: threading.Event, _sidecar: bool) -> Iterator
         gvisor.run([sys.executable, "-I", str(INSIDE)], group, timeout=seconds, cwd=REPOSITORY, tell=True) as run,
     ):
         session = Session(run, stop)
-        yield Place(group, session, session, sys.executable, REPOSITORY / "tests/lab/loads.py")
+        yield Place(group, session, session, sys.executable, *HERE)
 
 
 @contextmanager
@@ -163,12 +168,12 @@ def in_guest(seconds: float, stop: threading.Event, _sidecar: bool) -> Iterator[
         CpuGroup(f"vm{time.monotonic_ns()}") as group,
         Guest(
             _GUEST_SCRIPT, contents=guest_image.agent_contents(), memory_mb=1024, smp=GUEST_CPUS, quota_group=group,
-            files={GUEST_INSIDE: INSIDE}, timeout=seconds, tell=True,
+            files={GUEST_INSIDE: INSIDE, GUEST_WAITS: waits.FILE}, timeout=seconds, tell=True,
         ) as run,
     ):  # fmt: skip
         run.ready()
         session = Session(run, stop)
-        yield Place(group, session, session, guest.PYTHON, guest.LOADS)
+        yield Place(group, session, session, guest.PYTHON, Path(guest.LOADS).parent, guest_image.HOOKS)
 
 
 PLACES: Mapping[str, Callable[[float, threading.Event, bool], Any]] = {

@@ -24,7 +24,6 @@ from typing import Any, Self
 
 from tests.lab import Unavailable, campaign, loads
 from tests.lab.__main__ import TRIES, complain, revision
-from tests.lab.episode import stolen_seconds
 from tests.lab.places import REPOSITORY
 from tests.lab.postgres import PostgresServer, installations
 from tests.lab.process import Running
@@ -32,6 +31,7 @@ from tests.lab.quota import CpuGroup
 from tests.lab.route_delay import RouteDelay
 from tests.lab.score import SPOILT_SHARE
 from tests.lab.trip_score import CELLS, Cell, page, truth, worst
+from tests.lab.witness import stolen_seconds
 
 NAME = "round-trips"
 #: Until the busy process has met its quota.

@@ -48,7 +48,7 @@ from agent.rules import BY_ID, RULES
 from probes.postgres.probe import PostgresReading
 from probes.postgres.server import PostgresServerReading
 from probes.redis.reading import RedisReading
-from tests.lab import clients, go_app, loads, log_clients, redis_client
+from tests.lab import clients, go_app, loads, log_clients, redis_client, waits
 from tests.lab.timeline import STRICT, Database, Logs, RedisPlace, Step
 
 DIRECTORY = Path(__file__).with_name("scenarios")
@@ -85,6 +85,8 @@ class Scenario(BaseModel):
     command: Literal["run", "doctor"] = "run"
     agent: Literal["inside", "sidecar"] = "inside"
     """Whether the agent shares the app's cgroup, or has a container of its own beside it."""
+    hook: bool = False
+    """Whether the app has the Python hook loaded, and the agent listens to it; of an app with `logs`: `logs.hook`."""
     settings: dict[str, str] = {}
     env: dict[str, str] = {}
     timeline: tuple[Step, ...]
@@ -129,7 +131,7 @@ class Scenario(BaseModel):
         return self
 
     def _faults_of(self, step: Step) -> Iterator[str]:
-        kinds: tuple[str, ...] = (*loads.KINDS, *go_app.KINDS)
+        kinds: tuple[str, ...] = (*loads.KINDS, *waits.KINDS, *go_app.KINDS)
         if self.database or self.redis or self.logs:
             kinds = tuple(clients.CLIENTS) if self.database else tuple(redis_client.QUESTIONS) if self.redis else ()
         if step.app and step.app.split()[0] not in kinds:
@@ -206,6 +208,8 @@ def demand(app: str) -> float:
     kind, *options = app.split()
     if kind in go_app.KINDS:
         return go_app.demand(options)
+    if kind in waits.KINDS:
+        return waits.demand(kind, options)
     if kind == "sparse":
         given = dict(zip(options[::2], map(float, options[1::2]), strict=True))
         return given["--burn-ms"] / given["--every-ms"]

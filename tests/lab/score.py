@@ -21,6 +21,8 @@ LOST_SHARE = 0.35
 MET_SHARE = 0.05
 #: From here on what the host took is a true finding, and not of the scenario's making.
 STOLEN_SHARE = 0.01
+#: The same of its worst half minute, which is what the agents speak of.
+MOST_STOLEN_SHARE = 0.02
 #: From here on a busy thread outside every scenario lost so much that the machine was crowded (by other runs).
 CROWDED_SHARE = 0.1
 #: What is true on a crowded machine, and on one whose host takes its CPUs: told by its own kernel, and in sandboxes and guests, which cannot see by whom.
@@ -170,7 +172,8 @@ def _judge(scenario: Scenario, record: Record, rule: str, result: Score) -> tupl
 
 def _true_too(scenario: Scenario, record: Record, expected: Expectation) -> set[str]:
     """What is true of the machine, or of the service that it writes to, beside what the scenario does."""
-    true_too = {"cpu_stolen"} if record.stolen >= STOLEN_SHARE else set()
+    stolen = record.stolen >= STOLEN_SHARE or record.stolen_most >= MOST_STOLEN_SHARE
+    true_too = {"cpu_stolen"} if stolen else set()
     if disturbed(record):
         true_too.add("cpu_suspended")
     if record.crowded >= CROWDED_SHARE or disturbed(record):

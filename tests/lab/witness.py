@@ -6,9 +6,11 @@ Where it lost much, a finding that somebody waits for a CPU is true, although th
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 from typing import Self
 
 from tests.lab import loads
@@ -19,6 +21,12 @@ WINDOW_SECONDS, PAUSE_SECONDS = 0.012, 1.9
 STRETCH_SECONDS = 30.0
 
 
+def stolen_seconds() -> float:
+    """CPU time that the host took from this machine so far: what a cell could not help."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return int(words[8]) / os.sysconf("SC_CLK_TCK")
+
+
 class Witness:
     """`with Witness(seconds) as witness: ...; witness.crowded(began, ended)`"""
 
@@ -26,6 +34,7 @@ class Witness:
         words = loads.command("spin", seconds=seconds, window=WINDOW_SECONDS, pause=PAUSE_SECONDS)
         self._run = Running(words, timeout=seconds + 60)
         self._felt: list[tuple[float, float]] = []
+        self._stolen: list[tuple[float, float]] = []
         threading.Thread(target=self._listen, daemon=True, name="witness").start()
 
     def _listen(self) -> None:
@@ -34,11 +43,21 @@ class Witness:
                 record = line.json() or {}
                 if "in_gaps" in record:
                     self._felt.append((line.at, record["in_gaps"] / record["wall"]))
+                    self._stolen.append((line.at, stolen_seconds()))
 
     def crowded(self, began: float, ended: float) -> float:
         """Largest share of time that the spins of one stretch lost between these two (host's monotonic seconds)."""
         felt = [(at, share) for at, share in list(self._felt) if began <= at <= ended]
         return max((mean(felt, at) for at, _ in felt), default=0.0)
+
+    def stolen(self, began: float, ended: float) -> float:
+        """Largest share of all CPUs that the host took in one stretch between these two."""
+        seen = [(at, taken) for at, taken in list(self._stolen) if began <= at <= ended]
+        stretches = ([each for each in seen if at <= each[0] <= at + STRETCH_SECONDS] for at, _ in seen)
+        taken = (
+            (s[-1][1] - s[0][1]) / (s[-1][0] - s[0][0]) for s in stretches if s[-1][0] - s[0][0] > STRETCH_SECONDS / 2
+        )
+        return max(taken, default=0.0) / (os.cpu_count() or 1)
 
     def stood_still(self, began: float, ended: float) -> float:
         """Longest time for which a spin that was due did not come between these two, seconds: the machine itself stood still."""
