@@ -51,8 +51,5 @@ def _build(directory: Path) -> None:
 
 
 def demand(options: Sequence[str]) -> float:
-    """Cores that it uses without any limit: one for each CPU that it counts, or what its bursts take."""
-    given = dict(zip(options[::2], options[1::2], strict=True))
-    if "--burst-ms" in given:
-        return float(given.get("--workers", 4)) * float(given["--burst-ms"]) / float(given.get("--every-ms", 300))
-    return float(given.get(PROCS, 1))
+    """Cores that it needs without any limit: one for each CPU that it counts, in its bursts too, or they stop each other and no limit does."""
+    return float(dict(zip(options[::2], options[1::2], strict=True)).get(PROCS, 1))
