@@ -84,7 +84,8 @@ def is_of_the_platform(history: History, limit: Comb) -> bool:
     """Whether throttled time is counted here and this limit's is not: it is on a group above all that can be seen.
 
     The scheduler of this kernel holds the work then, so its run delay grows with the gaps.  Behind a limit on the whole machine
-    it does not; only of platforms whose tasks are machines is that their quota too.
+    it does not; only of platforms whose tasks are machines is that their quota too.  Bursts are asked where there are any: a thread that
+    wakes up in a virtual machine which is held waits for the app's threads as well, and its run delay grows with that.
     """
     if place.cannot_count(history, "cgroup_throttled") is not None:
         return False
@@ -93,8 +94,9 @@ def is_of_the_platform(history: History, limit: Comb) -> bool:
         return True
     windows = [w for r in history.window(SuspensionReading, comb.SPAN) for w in r.windows]
     made = [w for w in windows if w.run_delay is not None and any(limit.holds(end.at) for end in ends_of(w))]
-    gaps = sum(w.gap_seconds for w in made)
-    return gaps > 0 and sum(w.run_delay or 0.0 for w in made) >= DELAYED.value * gaps
+    asked = [w for w in made if w.spin] or made
+    gaps = sum(w.gap_seconds for w in asked)
+    return gaps > 0 and sum(w.run_delay or 0.0 for w in asked) >= DELAYED.value * gaps
 
 
 def evidence(limit: Comb) -> tuple[Evidence, ...]:

@@ -57,6 +57,19 @@ def test_a_limit_above_all_that_is_visible_is_the_platforms_and_one_headline(env
     assert causes == [QUOTA]
 
 
+def test_a_limit_on_the_whole_machine_is_not_one_of_this_kernel_because_threads_in_it_wait_for_one_another() -> None:
+    """In a guest whose host held it at 5 % of a core the heartbeats' run delay grew as well: they waited for the app's threads."""
+    scene = Scene()
+    for number in range(12):
+        start = scene.clock()
+        windows = with_run_delay(beats(start, SLOT, 0.08, "limit of the machine"))
+        if number % 4 == 0:
+            windows.append(spin(start + 0.5, burn=0.02, gaps=(0.08,), cause="limit of the machine"))
+        scene.slot(windows, lost=4.0)
+    assert isinstance(judge(QUOTA, scene), Absent)
+    assert isinstance(judge(COUNTED, scene), Present)
+
+
 def test_how_much_it_holds_is_what_work_meets_and_not_what_a_light_thread_does() -> None:
     light = judge(QUOTA, hidden(Scene(environment="ecs_fargate"), 60, gap=0.03))
     busy = judge(QUOTA, hidden(Scene(environment="ecs_fargate"), 60, gap=0.03, stopped=9))
