@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from agent.history import History, once
 from agent.views import place
@@ -16,13 +17,16 @@ from probes.record import dataclass
 
 #: Looks, or times that a hook's thread woke up, on which a mean rests at least.
 LEAST = 3
+#: A hook speaks each 10 s, and is heard a slot later: an event loop of which it has not spoken for so long has ended.
+ENDED_SECONDS = 25.0
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
     """One handler or event loop: sums over the span by the reading's fields, the slowest, and the ``wall`` seconds of the span.
 
-    What a hook does not tell is missing from ``sums``.
+    What a hook does not tell is missing from ``sums``.  ``age`` is how long ago the first of it began, and ``silent`` how long ago the last
+    was heard; seconds.
     """
 
     process: str
@@ -31,6 +35,8 @@ class Timed:
     sums: Mapping[str, float]
     slowest: float
     wall: float
+    age: float
+    silent: float
 
     def __getitem__(self, field: str) -> float:
         return self.sums.get(field, 0.0)
@@ -52,8 +58,9 @@ def handlers(history: History, seconds: float) -> tuple[Timed, ...]:
 
 @once
 def loops(history: History, seconds: float) -> tuple[Timed, ...]:
-    """Event loops."""
-    return _timed(history, seconds, "loop", "loop_slowest_seconds")
+    """Event loops that are there; their ``wall`` is the time for which they have been."""
+    timed = _timed(history, seconds, "loop", "loop_slowest_seconds")
+    return tuple(replace(each, wall=each.age - each.silent) for each in timed if each.silent < ENDED_SECONDS)
 
 
 def processes(history: History, seconds: float) -> frozenset[str]:
@@ -82,15 +89,17 @@ def everybody_late(history: History, seconds: float) -> float:
     return beats.gap_seconds * (1 - limited) / beats.samples if beats.samples else 0.0
 
 
-def cpu_withheld(history: History, seconds: float, process: str) -> float | None:
+def cpu_withheld(history: History, seconds: float, timed: Timed) -> float | None:
     """Share of the time in which the CPU was taken from a process that could use it; ``None`` where nothing shows that.
 
-    From outside by the gaps and the group's counters; from inside by the run delay of its event loops' threads.
+    From outside by the gaps and the group's counters, for as long as this handler or loop of it has been there; from inside by the run delay of
+    its event loops' threads.
     """
+    seconds = min(seconds, timed.age)
     shares = [taken_from_app(history, seconds)] if cpu_breakdown(history, seconds) is not None else []
     if place.cannot_count(history, "run_delay") is None:
         for loop in loops(history, seconds):
-            if loop.process == process and {"loop_run_delay_seconds", "loop_cpu_seconds"} <= loop.sums.keys():
+            if loop.process == timed.process and {"loop_run_delay_seconds", "loop_cpu_seconds"} <= loop.sums.keys():
                 waited = loop["loop_run_delay_seconds"]
                 ready = waited + loop["loop_cpu_seconds"]
                 late = loop.mean("late_loop_looks", "loop_looks") * loop.wall  # one that sleeps meanwhile wants no CPU
@@ -110,7 +119,9 @@ def _timed(history: History, seconds: float, by: str, slowest: str) -> tuple[Tim
             for field in fields:
                 if label in (told := getattr(reading, field) or {}):
                     sums[field] = sums.get(field, 0.0) + told[label]
+        heard = [r for r in readings if label in (getattr(r, slowest) or {})]
+        age, silent = history.clock() - (heard[0].taken - heard[0].seconds), history.clock() - heard[-1].taken
         most = max((getattr(r, slowest) or {}).get(label, 0.0) for r in readings)
         kind = next((r.kinds[label] for r in reversed(readings) if label in r.kinds), "")
-        found.append(Timed(process, name, kind, sums, most, sum(r.seconds for r in readings)))
+        found.append(Timed(process, name, kind, sums, most, sum(r.seconds for r in readings), age, silent))
     return tuple(found)

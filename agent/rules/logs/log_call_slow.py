@@ -93,7 +93,7 @@ def _handler(history: History, calls: Timed) -> Judgement:
     waits = Evidence(
         f"{share:.0%} of one thread's time passed in {slow:.0f} calls of {duration(long)} on average", share, "ratio"
     )
-    withheld = in_app.cpu_withheld(history, SPAN, calls.process)
+    withheld = in_app.cpu_withheld(history, SPAN, calls)
     woken = in_app.woken_late(history, SPAN, calls.process)
     if withheld is None and woken is None:
         return Unknown(f"{told.text}; whether its CPU was taken away meanwhile is not known", "wait", Code.NOT_YET)

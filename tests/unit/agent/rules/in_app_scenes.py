@@ -16,15 +16,18 @@ KNOWN = Loggers(7, "python", known=("StreamHandler",))
 def minute(
     *, handler: str = "orders/HTTPHandler", calls: tuple[float, float, float, float, float] | None = None,
     loop: dict[str, float] | None = None, wake: float | None = 0.001, loggers: Loggers | None = KNOWN, gap: float = 0.0, watched: bool = True,
+    since: int = 0, until: int = 12,
 ) -> History:  # fmt: skip
     """``calls``: calls, seconds, slow calls, their seconds, the slowest; ``loop``: the reading's fields; both of each 5 s.
 
     ``wake``: how late the hook's own thread was woken on average; ``gap``: seconds of each 100 ms that the hypervisor takes.
+    The app is there from slot ``since`` until slot ``until`` of twelve, and so is the gap.
     """
     scene = Scene()
-    for _ in range(12):
+    for slot in range(12):
+        there = since <= slot < until
         if watched:
-            scene.run(5, gap=gap, cause="hypervisor" if gap else "nobody")
+            scene.run(5, gap=gap if there else 0.0, cause="hypervisor" if gap and there else "nobody")
         else:
             scene.clock.advance(5)
         fields: dict[str, Any] = {}
@@ -43,7 +46,7 @@ def minute(
             }
         if wake is not None:
             fields |= {"wakes": {"orders": 5.0}, "wake_late_seconds": {"orders": 5 * wake}}
-        if fields:
+        if fields and there:
             empty: dict[str, Any] = dict.fromkeys(spec.name for spec in specs(InAppReading))
             scene.history.add(InAppReading(taken=scene.clock(), seconds=5.0, **(empty | fields)))
         else:

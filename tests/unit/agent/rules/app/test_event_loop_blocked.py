@@ -112,6 +112,25 @@ def test_look_alike_a_host_that_takes_the_cpu_makes_late_who_has_no_thread_of_th
     assert isinstance(judge(minute(loop=loop(3.0, 0.09, 0.9, cpu=2.0), wake=None, gap=0.045)), Present)
 
 
+def test_look_alike_a_limit_that_is_as_new_as_the_loop() -> None:
+    """In a sandbox an app that began under a limit was blamed, because the CPU had been there for the half minute before."""
+    late = loop(3.0, 0.06, 0.25, cpu=0.5, delay=None)
+    assert not isinstance(judge(minute(loop=late, gap=0.09, since=8)), Present)
+    assert isinstance(judge(minute(loop=late, since=8)), Present)
+
+
+def test_a_loop_that_has_ended_is_no_finding_any_more() -> None:
+    """43 s after its end an app was blamed whose CPU a limit had held: that, too, was over, and looked small over the whole minute."""
+    assert isinstance(judge(minute(loop=BLOCKED, until=6)), Unknown)
+    assert isinstance(judge(minute(loop=BLOCKED, until=8)), Present)
+
+
+@pytest.mark.parametrize(("woken", "verdict"), [(0.015, Unknown), (0.001, Present)])
+def test_a_loop_that_waits_for_the_interpreter_again_and_again_is_not_held(woken: float, verdict: type) -> None:
+    """Two threads that compute made it 45 ms late, and who only waits 15 ms."""
+    assert isinstance(judge(minute(loop=loop(1.0, 0.045, 0.168, cpu=0.02), wake=woken)), verdict)
+
+
 def test_log_calls_that_wait_meanwhile_go_first() -> None:
     found = judge(minute(loop=BLOCKED, calls=(6.0, 1.0, 6.0, 1.0, 0.3)))
     assert isinstance(found, Present)
