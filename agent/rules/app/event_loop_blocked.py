@@ -21,7 +21,7 @@ from agent.rules.confidence import not_measured
 from agent.rules.logs import queues
 from agent.rules.logs.untold import NEWER_HOOK
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
-from agent.views import in_app
+from agent.views import in_app, place
 from agent.views.in_app import Timed
 from probes.app.processes import ProcessesReading
 from probes.hooks.in_app import InAppReading
@@ -102,6 +102,12 @@ def _loop(history: History, loop: Timed) -> Judgement:
     if not _blocked(mean * left, loop.slowest * left):
         why = f"{told.text}, while its CPU was taken away {withheld:.0%} of the time: that is why"
         return Absent(why, (Evidence(why, mean, "seconds"),))
+    if left <= queues.WITHHELD.value and (
+        place.cannot_count(history, "run_delay") or "loop_run_delay_seconds" not in loop.sums
+    ):
+        # A short callback lasts for as long as its CPU is gone, which is longer than on average.
+        why = f"{told.text}, while the CPU was taken away {withheld:.0%} of the time, and for how much of a callback cannot be counted here"
+        return Unknown(why, "first what takes the CPU away, then look again", Code.CANNOT_COUNT)
     runs = loop.share("loop_cpu_seconds") if "loop_cpu_seconds" in loop.sums else None
     computes = runs is not None and runs >= HALF.value * share
     alone = computes and withheld < TAKEN.value  # a library in C may keep the interpreter from who waits, too

@@ -119,6 +119,14 @@ def test_look_alike_a_limit_that_is_as_new_as_the_loop() -> None:
     assert isinstance(judge(minute(loop=late, since=8)), Present)
 
 
+def test_where_run_delay_is_not_counted_a_loop_is_not_blamed_while_most_of_the_cpu_is_gone() -> None:
+    """In a sandbox at 10 % of a core callbacks of 30 ms took 300 ms: 78 ms late on average, while the CPU was gone for two thirds of the time."""
+    found = judge(minute(loop=loop(3.2, 0.3, 0.9, cpu=None, delay=None), gap=0.08))
+    assert isinstance(found, Unknown)
+    assert "cannot be counted" in found.because
+    assert isinstance(judge(minute(loop=loop(3.2, 0.3, 0.9, cpu=None, delay=None), gap=0.02)), Present)
+
+
 def test_a_loop_that_has_ended_is_no_finding_any_more() -> None:
     """43 s after its end an app was blamed whose CPU a limit had held: that, too, was over, and looked small over the whole minute."""
     assert isinstance(judge(minute(loop=BLOCKED, until=6)), Unknown)
