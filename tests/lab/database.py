@@ -37,7 +37,7 @@ class DatabaseEpisode(Staged):
         self._server = self._stack.enter_context(self._make_server())
         self._host, self._port = self._way()
         self._group = self._container("app")
-        self._app = self._session(self._group)
+        self._app = (self._sandbox if self.scenario.environment == "gvisor" else self._session)(self._group)
         return self._watch()
 
     def _make_server(self) -> PostgresServer:
@@ -87,7 +87,7 @@ class DatabaseEpisode(Staged):
         return watched
 
     def _place_of(self, access: Access) -> Session:
-        if access == "inside":
+        if access == "inside" or self.scenario.environment == "gvisor":
             return self._app
         return self._session(self._container("agent"), *(ALONE if access == "network" else ()))
 

@@ -6,8 +6,8 @@ file. Every run has a temporary directory of its own, where a killed sandbox lea
 namespace behind.
 
 `--network=none` still has a working loopback: a server inside on 127.0.0.1 answers a client inside, and
-`inside()` starts such a client next to a running command. Nothing outside reaches it. Every other network
-makes `runsc do` want iptables and leave a mount on /run/netns, so it is not offered.
+`inside()` starts such a client next to a running command. Nothing outside reaches it. With the host's network, which `runsc do`
+gives without iptables to a user namespace alone, sockets are the host's: a database outside is reached, as from Cloud Run.
 """
 
 from __future__ import annotations
@@ -47,12 +47,13 @@ def run(
     *,
     cwd: Path | None = None,
     tell: bool = False,
+    host_network: bool = False,
 ) -> Sandbox:
     """Start `cmd` inside; the host's files are visible at their own paths, writes stay inside.
 
     `env` is the whole environment inside, on top of a plain one: nothing of the harness's own leaks in.
     """
-    return Sandbox(find_runsc(), cmd, quota_group, env or {}, timeout, cwd, tell)
+    return Sandbox(find_runsc(), cmd, quota_group, env or {}, timeout, cwd, tell, host_network)
 
 
 class Sandbox(Running):
@@ -65,12 +66,14 @@ class Sandbox(Running):
         timeout: float,
         cwd: Path | None,
         tell: bool,
+        host_network: bool,
     ) -> None:
         self._runsc = runsc
         self._directory = Path(tempfile.mkdtemp(prefix="st-gvisor-"))
         inside = {"PATH": os.environ.get("PATH", _PATH), **_PLAIN_ENVIRONMENT, **env}
         self._env = ["env", "-i", *(f"{key}={value}" for key, value in inside.items())]
-        switches = ["--platform=systrap", "--network=none", "--ignore-cgroups", "--rootless=false"]
+        network = ["--network=host", "--rootless=true"] if host_network else ["--network=none", "--rootless=false"]
+        switches = ["--platform=systrap", "--ignore-cgroups", *network]
         try:
             super().__init__(  # `timeout` ends the sandbox even when the harness was killed without a word
                 [

@@ -60,6 +60,8 @@ DUE = frozenset({"present", "eases", "lasting"})
 NAMES = tuple(rule.id for rule in RULES)
 Access = Literal["network", "processes", "role", "inside"]
 ACCESSES: tuple[Access, ...] = ("network", "processes", "role", "inside")
+#: In a sandbox an agent is inside the app's container, with a role or without one.
+SANDBOX_ACCESSES: tuple[Access, ...] = ("processes", "inside")
 #: Of a Redis: a sidecar without its address, and an agent inside the app's container that has it.
 REDIS_ACCESSES: tuple[Access, ...] = ("network", "inside")
 #: What only an agent with a role in the database reads.
@@ -71,6 +73,14 @@ LOG_CORES = 0.5
 AGENT_CORES = 0.03
 GUEST_CORES = 0.06
 """An emulated machine costs this much beside what its app does."""
+
+
+#: Where a scenario with one of these, or with none, may happen.
+_PLACES_OF: Mapping[type, tuple[str, ...]] = {
+    type(None): ("plain", "gvisor", "guest"),
+    Database: ("plain", "gvisor"),
+    RedisPlace: ("plain",),
+}
 
 
 class Scenario(BaseModel):
@@ -119,8 +129,10 @@ class Scenario(BaseModel):
         if self.agent == "sidecar" and self.environment != "plain":
             faults.append(f"agent: sidecar needs environment plain, not {self.environment}")
         served = self.database or self.redis
-        if (served is None) == bool(self.access) or (served and self.environment != "plain"):
-            faults.append("database, redis: need environment plain, and every cell of them an access")
+        if (served is None) == bool(self.access) or self.environment not in _PLACES_OF[type(served)]:
+            faults.append(
+                "database, redis: need environment plain (a database: or gvisor), and every cell of them an access"
+            )
         if self.logs is not None:
             faults += self._faults_of_logs(self.logs)
         words = [*self.expect.values(), *(word for each in self.expect_by.values() for word in each.values())]
@@ -233,7 +245,7 @@ def _cells(path: Path) -> Iterator[Scenario]:
     raw = tomllib.loads(path.read_text())
     each: dict[str, list[Any]] = raw.pop("each", {})
     if "database" in raw:
-        each["access"] = list(ACCESSES)
+        each["access"] = list(SANDBOX_ACCESSES if raw["environment"] == "gvisor" else ACCESSES)
         raw["access"] = "$access"
     if "redis" in raw:
         each["access"] = list(REDIS_ACCESSES)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
+from tests.lab import gvisor
 from tests.lab.cores import Cores
 from tests.lab.episode import START_SECONDS, Record, Surroundings, Watched
 from tests.lab.places import AGENT, INSIDE, REPOSITORY, Session, Stopped
@@ -70,7 +71,18 @@ class Staged:
     def _session(self, group: CpuGroup, *before: str) -> Session:
         words = [*before, sys.executable, "-I", str(INSIDE)]
         limit = START_SECONDS + self.scenario.seconds + 4 * START_SECONDS
-        run = self._stack.enter_context(Running(words, group=group, cwd=REPOSITORY, timeout=limit, tell=True))
+        return self._ready(
+            self._stack.enter_context(Running(words, group=group, cwd=REPOSITORY, timeout=limit, tell=True))
+        )
+
+    def _sandbox(self, group: CpuGroup) -> Session:
+        """The same in gVisor, whose sockets are the host's."""
+        limit = START_SECONDS + self.scenario.seconds + 4 * START_SECONDS
+        words = [sys.executable, "-I", str(INSIDE)]
+        run = gvisor.run(words, group, timeout=limit, cwd=REPOSITORY, tell=True, host_network=True)
+        return self._ready(self._stack.enter_context(run))
+
+    def _ready(self, run: Running) -> Session:
         session = Session(run, self._stop)
         session.wait_for(lambda heard: heard.record.get("inside") == "ready", START_SECONDS)
         return session
