@@ -34,6 +34,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+from probes.app.search import App
 from probes.counters import Counters
 from probes.host.platform import in_gvisor
 from probes.kernel_files import why
@@ -102,10 +103,12 @@ class ListeningReading(Reading):
     whose: Mapping[str, Whose] = field(default_factory=dict)
     #: Whether the app's processes are in another network namespace, whose queues are not these.
     app_elsewhere: bool = False
+    #: Whether the settings name the app, and no process of it is there: then who waits may wait for anybody.
+    app_absent: bool = False
 
 
 class ListeningProbe:
-    """Samples the queues of this network namespace; ``pids`` gives the app's processes, ``ports`` what the settings name."""
+    """Samples the queues of this network namespace; ``pids`` gives the app's processes, ``ports`` what the settings name; ``named``: they name the app."""
 
     name = "listening"
     target = ""
@@ -116,6 +119,7 @@ class ListeningProbe:
         ports: Collection[int] = (),
         *,
         pids: Callable[[], Sequence[int]] = tuple,
+        named: bool = False,
         gvisor: Callable[[], bool] = lambda: False,
         own: Callable[[], Collection[int]] = sockets_of_this_process,
         ask: Callable[[], Dump] = netlink.dump_listening,
@@ -128,7 +132,7 @@ class ListeningProbe:
     ) -> None:
         self._ports, self._pids, self._gvisor, self._own = frozenset(ports), pids, gvisor, own
         self._ask, self._unaccepted, self._table, self._root = ask, unaccepted, table, root
-        self._between, self._clock, self._sleep = between, clock, sleep
+        self._between, self._clock, self._sleep, self._named = between, clock, sleep, named
         self._counters = Counters()
         self._taken: float | None = None
         #: Whose each inode is, as of these listeners and these processes.
@@ -168,8 +172,9 @@ class ListeningProbe:
             if name not in counted:
                 unseen[name] = Unseen("/proc/net/netstat does not have it here", Code.CANNOT_COUNT)
         return ListeningReading(
-            taken=taken, seconds=seconds, unseen=unseen, whose=whose, app_elsewhere=self._elsewhere, **fields, **counted
-        )
+            taken=taken, seconds=seconds, unseen=unseen, whose=whose, app_elsewhere=self._elsewhere,
+            app_absent=self._named and not self._known[1], **fields, **counted,
+        )  # fmt: skip
 
     async def aclose(self) -> None:
         """Nothing is held open."""
@@ -294,7 +299,7 @@ def probes(context: Context) -> Iterator[Planned]:
     settings = context.settings(Listening)
     yield Planned(
         make=lambda: ListeningProbe(
-            settings.ports, between=min(BETWEEN_SECONDS, BETWEEN_RATIO * settings.every_seconds), pids=context.app_pids, gvisor=lambda: in_gvisor(context), root=context.root,
+            settings.ports, between=min(BETWEEN_SECONDS, BETWEEN_RATIO * settings.every_seconds), pids=context.app_pids, named=context.settings(App).named, gvisor=lambda: in_gvisor(context), root=context.root,
             table=lambda: proc_net.dump_listening(root=context.root),
         ),
         every=settings.every_seconds, cpu_seconds=CPU_SECONDS, history_bytes=READING_BYTES,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 FILE = Path(__file__).resolve()
 KINDS = ("accept", "loop")
-BACKLOG = 4
+BACKLOG = 16
 PATIENCE = 10.0
 """Seconds for which a client waits for its answer."""
 

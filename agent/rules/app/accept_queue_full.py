@@ -109,7 +109,8 @@ def _port(history: History, readings: list[ListeningReading], port: str) -> Judg
             )
         return Absent("; ".join(each.text for each in evidence), tuple(evidence))
     here = place.where(history)
-    if whose == "unknown" and (here is None or here.environment in _OF_A_MACHINE):
+    nobody = readings[-1].app_absent or here is None or here.environment in _OF_A_MACHINE
+    if whose == "unknown" and nobody:
         return Unknown(f"{queues.text}, and whose port that is, is not known", _NAME_IT, Code.PARTIAL)
     if seen.full:
         evidence.append(Evidence(f"the queue was full in {seen.full:.0%} of the samples", seen.full, "ratio"))

@@ -173,6 +173,14 @@ def test_descriptors_that_may_not_be_read_make_nobody_another(stage: Stage) -> N
     assert read(stage.probe()).whose == {"80": "app", "81": "unknown"}
 
 
+def test_an_app_that_the_settings_name_and_that_is_not_there_is_said_to_be_absent(stage: Stage) -> None:
+    stage.samples = [[listener(80)]]
+    assert read(stage.probe(named=True)).app_absent
+    assert not read(stage.probe()).app_absent
+    stage.app(7, 80)
+    assert not read(stage.probe(named=True)).app_absent
+
+
 def test_an_app_in_another_network_namespace_is_said_to_be(stage: Stage) -> None:
     stage.samples = [[listener(80)]]
     stage.app(7)

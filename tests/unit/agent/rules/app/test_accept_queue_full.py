@@ -123,6 +123,12 @@ def test_on_a_machine_of_many_nobody_is_blamed_for_a_port_whose_owner_is_not_kno
         assert (found.confidence is accept_queue_full.OWNED) == (whose == "app")
 
 
+def test_before_the_app_that_the_settings_name_is_there_nobody_is_blamed_for_anothers_queue() -> None:
+    found = judge(*(9.0,) * 4, whose={"8080": "unknown"}, app_absent=True)
+    assert isinstance(found, Unknown)
+    assert "app.process" in found.remedy
+
+
 def test_a_server_whose_cpu_is_withheld_accepts_nobody_and_the_limit_is_the_cause() -> None:
     scene = Scene(environment="kubernetes")
     for _ in range(6):
