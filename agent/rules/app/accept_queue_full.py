@@ -117,6 +117,8 @@ def _port(history: History, readings: list[ListeningReading], port: str) -> Judg
     if waiting:
         text = f"a connection to port {port} waits {seen.wait:.2g} s or longer until the app accepts it"
         evidence.insert(0, Evidence(text, seen.wait, "seconds"))
+    else:
+        evidence.sort(key=lambda each: each is queues)  # what was dropped says more than who is seen to wait
     severity: Severity = "critical" if waiting and seen.wait >= SEVERE.value else "warning"
     return Present(
         severity, OWNED if whose == "app" else UNOWNED, "the app" if whose == "app" else place.scope(history), tuple(evidence),

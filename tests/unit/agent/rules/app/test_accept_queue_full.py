@@ -123,6 +123,12 @@ def test_on_a_machine_of_many_nobody_is_blamed_for_a_port_whose_owner_is_not_kno
         assert (found.confidence is accept_queue_full.OWNED) == (whose == "app")
 
 
+def test_of_a_queue_that_overflows_between_the_samples_the_drops_are_said_first() -> None:
+    found = judge(*(0.0,) * 4, overflows=30.0, full_ratio={"8080": 0.1})
+    assert isinstance(found, Present)
+    assert "handshakes were dropped" in found.evidence[0].text
+
+
 def test_before_the_app_that_the_settings_name_is_there_nobody_is_blamed_for_anothers_queue() -> None:
     found = judge(*(9.0,) * 4, whose={"8080": "unknown"}, app_absent=True)
     assert isinstance(found, Unknown)
