@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import exp, lgamma, log
 
 from agent.history import History, once, remembered
 from agent.views.attribution import attribute, digest
-from agent.views.comb_clock import CELL_SECONDS, Comb, End
+from agent.views.comb_clock import CELL_SECONDS, MOST_CHANCE, Comb, End
 from agent.views.comb_fit import LEAST_ENDS, PERIODS, Releases, find, met_no_limit
 from probes.averages import median
 from probes.cpu.spinner import LATE_SECONDS, STOP_GAP_SECONDS
@@ -22,8 +23,9 @@ __all__ = ["LEAST_ENDS", "Comb", "Releases", "ends_of", "limit_cores", "releases
 
 #: Ends of gaps are taken from the last two minutes.
 SPAN = 120.0
-#: A limit is gone when so many bursts in a row that it would have stopped were not, or when nothing met it for so long.
-CLEAN_SPINS, GONE_SECONDS = 2, 75.0
+#: A limit is gone when so many bursts in a row that it would have stopped were not, or when nothing met it for so long; or when of these
+#: last seconds there are so few ends at its phase that, as often as it was met before, this is no chance.
+CLEAN_SPINS, GONE_SECONDS, SELDOM_SECONDS = 2, 75.0, 30.0
 #: A clock is looked for at its own phase for so long after it showed clearly (as far back as the history goes by default, with what showed it),
 #: and for so long after it showed at all: of an idle container few ends come in a minute, and a neighbour's few among them do not end the limit.
 KNOWN_SECONDS, SHOWN_SECONDS = 480.0, 60.0
@@ -109,9 +111,18 @@ def uncounted_limit(history: History) -> Comb | None:
     ]  # fmt: skip
     if len(clean) >= CLEAN_SPINS or history.clock() - found.last > GONE_SECONDS:
         return None
-    if found.gone(*_ends(history.window(SuspensionReading, SPAN))):
+    ends, bursts = _ends(history.window(SuspensionReading, SPAN))
+    if found.gone(ends, bursts) or _is_seldom(found, bursts if found.of_bursts else ends, history.clock() - SELDOM_SECONDS):
         return None
     return found
+
+
+def _is_seldom(limit: Comb, ends: Sequence[End], since: float) -> bool:
+    """Whether it is met so much more rarely since then that nobody is held up by it any more, whether it is there or not."""
+    met = [end.at for end in ends if end.length >= limit.least and limit.holds(end.at)]
+    before = sum(at <= since for at in met)
+    expected, seen = before * SELDOM_SECONDS / (SPAN - SELDOM_SECONDS), len(met) - before
+    return sum(exp(k * log(expected) - expected - lgamma(k + 1)) for k in range(seen + 1)) <= MOST_CHANCE if expected > 1 else False
 
 
 def _periods(history: History) -> tuple[float, ...]:

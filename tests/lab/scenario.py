@@ -60,8 +60,8 @@ DUE = frozenset({"present", "eases", "lasting"})
 NAMES = tuple(rule.id for rule in RULES)
 Access = Literal["network", "processes", "role", "inside"]
 ACCESSES: tuple[Access, ...] = ("network", "processes", "role", "inside")
-#: In a sandbox an agent is inside the app's container, with a role or without one.
-SANDBOX_ACCESSES: tuple[Access, ...] = ("processes", "inside")
+#: In a sandbox the agent is inside the app's container.
+SANDBOX_ACCESSES: tuple[Access, ...] = ("inside",)
 #: Of a Redis: a sidecar without its address, and an agent inside the app's container that has it.
 REDIS_ACCESSES: tuple[Access, ...] = ("network", "inside")
 #: What only an agent with a role in the database reads.
