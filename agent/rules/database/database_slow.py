@@ -14,9 +14,10 @@ from agent.rules.confidence import measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.rules.words import duration
 from agent.views import connections
+from agent.views.cpu import cpu_breakdown
 from agent.views.stalled import SERVER
 from agent.views.standstill import standstills
-from probes.postgres.server import NOT_EXECUTING, PRIVILEGE, PostgresServerReading
+from probes.postgres.server import NOT_EXECUTING, PRIVILEGE, RUNNING, PostgresServerReading
 from probes.reading import Code
 
 SPAN = 60.0
@@ -46,6 +47,12 @@ STANDS = Threshold(
     2.0,
     "",
     "both are weighted by their own length, from some ten samples each",
+)
+HELD = Threshold(
+    "time in which a CPU limit holds this agent, for statements that run without waiting to tell nothing, at least",
+    0.5,
+    "ratio",
+    "a limit lets all go on at once: the agent looks while the client beside it reads, and that the statement has waited for its reader does not show",
 )
 VERY = Threshold("length of the statements, critical from", 1.0, "seconds", "people leave")
 SURE = measured(18, 18)
@@ -81,6 +88,11 @@ def _target(history: History, target: str) -> Judgement:
             because = f"{text}; it has no CPU {stands.share:.0%} of the time, for {duration(stands.seconds)} at once, which makes any statement as long"
             return Unknown(because, NO_CPU, Code.CANNOT_COUNT)
     what = max((w for w in seen.active if w not in NOT_EXECUTING), key=lambda w: seen.active[w])
+    own = cpu_breakdown(history, SPAN)
+    held = own.shares["suspended_quota"] if own is not None else 0.0
+    if what == RUNNING and held >= HELD.value:
+        because = f"{text}; a CPU limit held this agent {held:.0%} of the time, and it looked at the moments in which a client beside it reads"
+        return Unknown(because, NOT_HELD, Code.CANNOT_COUNT)
     evidence.append(Evidence(f"most of them are in {what}", seen.active[what]))
     return Present("critical" if seen.executing_seconds >= VERY.value else "warning", SURE, "the app", tuple(evidence), Advice(
         ADVICE, ("SELECT queryid, calls, mean_exec_time, query FROM pg_stat_statements ORDER BY total_exec_time DESC LIMIT 5",
@@ -89,6 +101,7 @@ def _target(history: History, target: str) -> Judgement:
     ))  # fmt: skip
 
 
+NOT_HELD = "raise the CPU limit first, then look again; or let an agent look that is not behind it"
 NO_CPU = "give the server its CPU first, then look again"
 ADVICE = "Make the statements cheaper, or the server larger."
 
@@ -98,7 +111,7 @@ RULE = Rule(
     meaning="At most moments the server is executing statements of this database, and they last.",
     disproof="pg_stat_activity shows the sessions idle, in ClientRead or ClientWrite, or waiting for a lock",
     needs=(PostgresServerReading,),
-    thresholds=(LONG, OFTEN, LOOKS, AWAY, STANDS, VERY),
+    thresholds=(LONG, OFTEN, LOOKS, AWAY, STANDS, HELD, VERY),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,

@@ -253,6 +253,26 @@ def test_statements_as_long_as_a_server_on_this_machine_has_no_cpu_convict_nobod
     assert isinstance(judgement, verdict), judgement
 
 
+@pytest.mark.parametrize(
+    ("gap", "cause", "active", "verdict"),
+    [
+        (0.09, "quota", "running", Unknown),
+        (0.09, "quota", "IO", Present),
+        (0.09, "hypervisor", "running", Present),
+        (0.03, "quota", "running", Present),
+    ],
+)
+def test_an_agent_behind_the_limit_of_its_app_looks_when_the_app_reads(
+    gap: float, cause: Any, active: str, verdict: type
+) -> None:
+    """In a sandbox at 5 % of a core statements of 10 ms were said to run for 286 ms on 0.8 sessions: they had waited for their reader."""
+    scene = Scene().run(60.0, gap=gap, cause=cause, limit=0.1 if cause == "quota" else None)
+    for _ in range(4):
+        scene.history.add(replace(server({active: 1.0}, 0.3), taken=scene.clock()))
+    judgement = BY_ID["database_slow"].judge(scene.history)
+    assert isinstance(judgement, verdict), judgement
+
+
 @pytest.mark.parametrize(("age", "verdict"), [(0.04, Unknown), (0.3, Present)])
 def test_statements_as_long_as_a_question_without_work_convict_nobody(age: float, verdict: type) -> None:
     scene = Scene()
