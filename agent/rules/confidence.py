@@ -70,11 +70,12 @@ def not_measured(value: float, why: str, when: str = "") -> Confidence:
 
 def by_kernel(history: History, *choices: Confidence) -> Confidence:
     """The one of the kernel that this runs on; the first where none is of it."""
-    here = _kernel(history)
+    here = kernel(history)
     return next((each for each in choices if each.where == here), choices[0])
 
 
-def _kernel(history: History) -> Where:
+def kernel(history: History) -> Where:
+    """Which of those that the lab has: a guest is one without a steal clock."""
     platform = place.where(history)
     if platform is None:
         return "plain"

@@ -112,7 +112,9 @@ def uncounted_limit(history: History) -> Comb | None:
     if len(clean) >= CLEAN_SPINS or history.clock() - found.last > GONE_SECONDS:
         return None
     ends, bursts = _ends(history.window(SuspensionReading, SPAN))
-    if found.gone(ends, bursts) or _is_seldom(found, bursts if found.of_bursts else ends, history.clock() - SELDOM_SECONDS):
+    if found.gone(ends, bursts) or _is_seldom(
+        found, bursts if found.of_bursts else ends, history.clock() - SELDOM_SECONDS
+    ):
         return None
     return found
 
@@ -122,7 +124,11 @@ def _is_seldom(limit: Comb, ends: Sequence[End], since: float) -> bool:
     met = [end.at for end in ends if end.length >= limit.least and limit.holds(end.at)]
     before = sum(at <= since for at in met)
     expected, seen = before * SELDOM_SECONDS / (SPAN - SELDOM_SECONDS), len(met) - before
-    return sum(exp(k * log(expected) - expected - lgamma(k + 1)) for k in range(seen + 1)) <= MOST_CHANCE if expected > 1 else False
+    return (
+        sum(exp(k * log(expected) - expected - lgamma(k + 1)) for k in range(seen + 1)) <= MOST_CHANCE
+        if expected > 1
+        else False
+    )
 
 
 def _periods(history: History) -> tuple[float, ...]:

@@ -6,9 +6,9 @@ import pytest
 
 from agent.rules import BY_ID
 from agent.rules.cpu.cpu_contended import ADVICE, EITHER_ADVICE, OWN_ADVICE
-from agent.rules.rule import Present
+from agent.rules.rule import Present, Unknown
 from probes.app.processes import ProcessesReading
-from tests.unit.builders import Burst, Scene, cgroup
+from tests.unit.builders import ALL_COUNT, Burst, Scene, beats, cgroup, platform, spin
 
 
 def crowded(usage: float = 0.004) -> Scene:
@@ -50,3 +50,26 @@ def test_an_app_that_is_not_seen_leaves_open_who_it_is() -> None:
     assert advice(scene) == EITHER_ADVICE
     scene.history.add(ProcessesReading(taken=scene.clock(), own_group=None))
     assert advice(scene) == EITHER_ADVICE
+
+
+@pytest.mark.parametrize(
+    ("virtualised", "steal", "lost", "verdict"),
+    [
+        (True, False, 1.0, Unknown),
+        (True, False, 0.0, Present),
+        (True, True, 1.0, Present),
+        (False, False, 1.0, Present),
+    ],
+    ids=["the host takes some", "it takes none", "steal is counted, and left out of run delay", "no virtual machine"],
+)
+def test_in_a_machine_that_its_host_holds_without_counting_it_waits_convict_nobody(
+    virtualised: bool, steal: bool, lost: float, verdict: type
+) -> None:
+    scene = Scene()
+    for _ in range(12):
+        start = scene.clock()
+        scene.slot([*beats(start, 5, 0.0), spin(start + 0.5, gaps=(0.004,) * 3, cause="contention")], lost=lost)
+    trust = {**ALL_COUNT, "steal": steal}
+    scene.history.add(platform(scene.clock(), trust=trust, virtualised=virtualised))
+    judgement = BY_ID["cpu_contended"].judge(scene.history)
+    assert isinstance(judgement, verdict), judgement
