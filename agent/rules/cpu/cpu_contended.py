@@ -63,7 +63,7 @@ WAITED = Threshold(
     "wait of a busy-loop probe for a CPU, at least, to count", 0.001, "seconds", "less is the cost of a switch"
 )
 HOST = Threshold(
-    "time that the host takes from a machine without a steal clock, from which waits in it tell nothing",
+    "time that the host takes from a machine without a steal clock, from which waits in it mean nothing",
     0.05,
     "ratio",
     "who waits for a CPU that the host holds has run delay: blamed by mistake in 6 of 6 runs of the lab",

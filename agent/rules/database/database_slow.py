@@ -49,10 +49,10 @@ STANDS = Threshold(
     "both are weighted by their own length, from some ten samples each",
 )
 HELD = Threshold(
-    "time in which a CPU limit holds this agent, for statements that run without waiting to tell nothing, at least",
+    "time in which a CPU limit holds this agent, for statements that run without waiting to mean nothing, at least",
     0.5,
     "ratio",
-    "a limit lets all go on at once: the agent looks while the client beside it reads, and that the statement has waited for its reader does not show",
+    "a limit lets all go on at once: the agent samples while the client beside it reads, and that the statement has waited for its reader does not show",
 )
 VERY = Threshold("length of the statements, critical from", 1.0, "seconds", "people leave")
 SURE = measured(18, 18)
@@ -91,7 +91,9 @@ def _target(history: History, target: str) -> Judgement:
     own = cpu_breakdown(history, SPAN)
     held = own.shares["suspended_quota"] if own is not None else 0.0
     if what == RUNNING and held >= HELD.value:
-        because = f"{text}; a CPU limit held this agent {held:.0%} of the time, and it looked at the moments in which a client beside it reads"
+        because = (
+            f"{text}; a CPU limit held this agent {held:.0%} of the time, and it samples while a client beside it reads"
+        )
         return Unknown(because, NOT_HELD, Code.CANNOT_COUNT)
     evidence.append(Evidence(f"most of them are in {what}", seen.active[what]))
     return Present("critical" if seen.executing_seconds >= VERY.value else "warning", SURE, "the app", tuple(evidence), Advice(
