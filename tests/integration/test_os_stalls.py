@@ -101,7 +101,7 @@ def test_a_slow_name_server_is_found_and_a_quick_one_cleared(tmp_path: Path) -> 
         assert server.asked[:3] == [f"{NAME}.shop.local", f"{NAME}.a.local", NAME]
         server.set(delay=0.2)
         found = eventually(lambda: _answer(port, "findings"), 60, "the finding")
-        assert found["evidence"][0]["value"] >= 0.6
+        assert found["evidence"][0]["value"] >= 0.95 * 3 * 0.2, "three names; a wait may end a grain of the clock early"
         assert any("db.example.com. " in change for change in found["advice"]["changes"])
 
 
