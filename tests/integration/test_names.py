@@ -65,7 +65,7 @@ def test_a_real_name_server_that_drops_costs_time_outs_and_one_that_fails_is_ask
     lost = asyncio.run(lookup.look_up(NAME, conf, ask))
     assert lost.found
     assert lost.unanswered >= 1
-    assert lost.seconds >= 0.2
+    assert lost.seconds >= 0.95 * 0.2
     assert server.asked[:2] == [f"{NAME}.a.local", NAME]
     server.set(fails=True)
     assert not asyncio.run(lookup.look_up(NAME, conf, ask)).found
