@@ -24,8 +24,9 @@ __all__ = ["LEAST_ENDS", "Comb", "Releases", "ends_of", "limit_cores", "releases
 #: Ends of gaps are taken from the last two minutes.
 SPAN = 120.0
 #: A limit is gone when so many bursts in a row that it would have stopped were not, or when nothing met it for so long; or when of these
-#: last seconds there are so few ends at its phase that, as often as it was met before, this is no chance.
-CLEAN_SPINS, GONE_SECONDS, SELDOM_SECONDS = 2, 75.0, 30.0
+#: last seconds there are so few ends at its phase that, as often as it was met before, this is no chance: such a part at most, since one
+#: that was raised is met more rarely, too (from 0.05 to 0.8 cores a fifth as often).
+CLEAN_SPINS, GONE_SECONDS, SELDOM_SECONDS, SELDOM = 2, 75.0, 30.0, 0.1
 #: A clock is looked for at its own phase for so long after it showed clearly (as far back as the history goes by default, with what showed it),
 #: and for so long after it showed at all: of an idle container few ends come in a minute, and a neighbour's few among them do not end the limit.
 KNOWN_SECONDS, SHOWN_SECONDS = 480.0, 60.0
@@ -124,11 +125,9 @@ def _is_seldom(limit: Comb, ends: Sequence[End], since: float) -> bool:
     met = [end.at for end in ends if end.length >= limit.least and limit.holds(end.at)]
     before = sum(at <= since for at in met)
     expected, seen = before * SELDOM_SECONDS / (SPAN - SELDOM_SECONDS), len(met) - before
-    return (
-        sum(exp(k * log(expected) - expected - lgamma(k + 1)) for k in range(seen + 1)) <= MOST_CHANCE
-        if expected > 1
-        else False
-    )
+    if not before or seen > SELDOM * expected:
+        return False
+    return sum(exp(k * log(expected) - expected - lgamma(k + 1)) for k in range(seen + 1)) <= MOST_CHANCE  # Poisson
 
 
 def _periods(history: History) -> tuple[float, ...]:
