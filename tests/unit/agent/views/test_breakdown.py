@@ -90,10 +90,19 @@ def test_time_that_a_steal_clock_counted_is_taken_from_the_run_delay_that_it_als
     assert shares(scene, 30.0)[part] == pytest.approx(0.8, abs=0.05)
 
 
-@pytest.mark.parametrize(("lost", "share"), [(1.5, 0.15), (0.3, 0.0)], ids=["three seconds in ten", "noise"])
-def test_a_quota_inside_a_guest_does_not_hide_the_one_around_it(lost: float, share: float) -> None:
+@pytest.mark.parametrize(
+    ("lost", "steal", "share"),
+    [(1.5, False, 0.15), (1.5, None, 0.15), (0.3, False, 0.0), (1.5, True, 0.0)],
+    ids=[
+        "three seconds in ten",
+        "where a steal of 0 may mean anything",
+        "noise",
+        "no time is stolen by a clock that counts",
+    ],
+)
+def test_a_quota_inside_a_guest_does_not_hide_the_one_around_it(lost: float, steal: bool | None, share: float) -> None:
     """Two CPUs, so at least half of what was lost; the inner quota explains every late heartbeat."""
-    scene = Scene()
+    scene = Scene(trust={**ALL_COUNT, "steal": steal})
     for _ in range(6):
         scene.slot(
             beats(scene.clock(), 5.0, gap=0.06, cause="quota"), lost=lost, throttled=2.5, hits=45.0, periods=50.0
