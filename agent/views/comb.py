@@ -6,7 +6,7 @@ How a comb is told from chance and from what looks like one stands in :mod:`agen
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import exp, lgamma, log
 
@@ -58,24 +58,23 @@ def _ends(readings: Sequence[SuspensionReading]) -> tuple[list[End], list[End]]:
 
 def _known(history: History, periods: tuple[float, ...]) -> Comb | None:
     """The clock that showed clearly of late, at the phase that it had when it was last seen, or else the last that showed at all."""
-    now, known = history.clock(), None
+    known, now = None, history.clock()
     readings = history.window(SuspensionReading, KNOWN_SECONDS + SPAN)
-    for ends, bursts, comb in _past(readings, periods, now, KNOWN_SECONDS, EACH_SECONDS):
-        if (comb is not None and comb.clear) or len(ends) >= LEAST_ENDS:  # fewer say nothing of it
-            known = comb if comb is not None and comb.clear else known.again(ends, bursts) if known else None
-    if known is None:
-        late = _past(readings, periods, now, SHOWN_SECONDS, SLOT_SECONDS)
-        known = next((comb for _, _, comb in reversed(list(late)) if comb is not None), None)
-    return known
 
+    def past(each: float, steps: Iterable[int]) -> Iterator[tuple[list[End], list[End], Comb | None]]:
+        """What showed so many steps ago, at whole multiples of ``each`` seconds: what was worked out once is found again."""
+        for step in steps:
+            until = (now // each - step) * each
+            yield _shown(tuple(r for r in readings if until - SPAN < r.taken <= until), periods)
 
-def _past(
-    readings: Sequence[SuspensionReading], periods: tuple[float, ...], now: float, back: float, each: float
-) -> Iterator[tuple[list[End], list[End], Comb | None]]:
-    """What showed at whole multiples of ``each`` seconds, so that what was worked out once is found again; the oldest first."""
-    for number in range(int(back / each), -1, -1):
-        until = (now // each - number) * each
-        yield _shown(tuple(r for r in readings if until - SPAN < r.taken <= until), periods)
+    for ends, bursts, comb in past(EACH_SECONDS, range(int(KNOWN_SECONDS / EACH_SECONDS), -1, -1)):
+        shown = comb if comb is not None and comb.clear else None
+        if shown or len(ends) >= LEAST_ENDS:  # fewer say nothing of it
+            known = shown or (known.again(ends, bursts) if known else None)
+    if known is not None:
+        return known
+    newest_first = past(SLOT_SECONDS, range(int(SHOWN_SECONDS / SLOT_SECONDS) + 1))
+    return next((comb for _, _, comb in newest_first if comb is not None), None)
 
 
 @remembered(64)  # by identity: a reading never changes, and neither does what a minute of the past shows
@@ -113,16 +112,14 @@ def uncounted_limit(history: History) -> Comb | None:
     if len(clean) >= CLEAN_SPINS or history.clock() - found.last > GONE_SECONDS:
         return None
     ends, bursts = _ends(history.window(SuspensionReading, SPAN))
-    if found.gone(ends, bursts) or _is_seldom(
-        found, bursts if found.of_bursts else ends, history.clock() - SELDOM_SECONDS
-    ):
+    if found.gone(ends, bursts) or _is_seldom(found, found.counted(ends, bursts), history.clock() - SELDOM_SECONDS):
         return None
     return found
 
 
-def _is_seldom(limit: Comb, ends: Sequence[End], since: float) -> bool:
+def _is_seldom(limit: Comb, counted: Sequence[End], since: float) -> bool:
     """Whether it is met so much more rarely since then that nobody is held up by it any more, whether it is there or not."""
-    met = [end.at for end in ends if end.length >= limit.least and limit.holds(end.at)]
+    met = [end.at for end in counted if limit.holds(end.at)]
     before = sum(at <= since for at in met)
     expected, seen = before * SELDOM_SECONDS / (SPAN - SELDOM_SECONDS), len(met) - before
     if not before or seen > SELDOM * expected:

@@ -97,10 +97,13 @@ class Comb:
         if chance >= LEFT_HITS:
             return False
         on, off, score = log(chance / LEFT_HITS), log((1 - chance) / (1 - LEFT_HITS)), 0.0
-        for end in bursts if self.of_bursts else ends:
-            if end.length >= self.least:
-                score = max(0.0, score + (on if self.holds(end.at) else off))
+        for end in self.counted(ends, bursts):
+            score = max(0.0, score + (on if self.holds(end.at) else off))
         return score >= log(KNOWN_ODDS)
+
+    def counted(self, ends: Sequence[End], bursts: Sequence[End]) -> list[End]:
+        """Of all ends and of those that stopped a burst the ones that were counted for it."""
+        return [end for end in (bursts if self.of_bursts else ends) if end.length >= self.least]
 
     @property
     def _by_chance(self) -> float:
