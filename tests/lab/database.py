@@ -87,7 +87,7 @@ class DatabaseEpisode(Staged):
         return watched
 
     def _place_of(self, access: Access) -> Session:
-        if access == "inside" or self.scenario.environment == "gvisor":
+        if access == "inside":
             return self._app
         return self._session(self._container("agent"), *(ALONE if access == "network" else ()))
 

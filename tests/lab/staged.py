@@ -70,20 +70,20 @@ class Staged:
 
     def _session(self, group: CpuGroup, *before: str) -> Session:
         words = [*before, sys.executable, "-I", str(INSIDE)]
-        limit = START_SECONDS + self.scenario.seconds + 4 * START_SECONDS
-        return self._ready(
-            self._stack.enter_context(Running(words, group=group, cwd=REPOSITORY, timeout=limit, tell=True))
-        )
+        return self._ready(Running(words, group=group, cwd=REPOSITORY, timeout=self._limit, tell=True))
 
     def _sandbox(self, group: CpuGroup) -> Session:
         """The same in gVisor, whose sockets are the host's."""
-        limit = START_SECONDS + self.scenario.seconds + 4 * START_SECONDS
         words = [sys.executable, "-I", str(INSIDE)]
-        run = gvisor.run(words, group, timeout=limit, cwd=REPOSITORY, tell=True, host_network=True)
-        return self._ready(self._stack.enter_context(run))
+        return self._ready(gvisor.run(words, group, timeout=self._limit, cwd=REPOSITORY, tell=True, host_network=True))
+
+    @property
+    def _limit(self) -> float:
+        """Seconds after which a container ends whatever happens."""
+        return self.scenario.seconds + 5 * START_SECONDS
 
     def _ready(self, run: Running) -> Session:
-        session = Session(run, self._stop)
+        session = Session(self._stack.enter_context(run), self._stop)
         session.wait_for(lambda heard: heard.record.get("inside") == "ready", START_SECONDS)
         return session
 
