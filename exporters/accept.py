@@ -18,10 +18,13 @@ import resource
 import select
 import socket
 from collections.abc import Callable, Sequence
-from ssl import SSLContext
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from exporters.sparing import Sparing
+from probes.tls import for_asyncio
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 #: A connection that is accepted and closed takes about 0.1 ms.
 MOST_CLOSED_PER_SECOND, MOST_CLOSED_AT_ONCE = 1000, 4000
@@ -159,7 +162,7 @@ class Acceptor:
         client = self._make()
         client.idle_since = self._loop.time()
         self._clients.add(client)
-        context = self._tls()
+        context = for_asyncio(self._tls())
         times = {"ssl_handshake_timeout": self._patience, "ssl_shutdown_timeout": self._patience} if context else {}
         begin = self._loop.connect_accepted_socket(lambda: client, self._leave(accepted), ssl=context, **times)
         self._beginning[client] = task = self._loop.create_task(begin)

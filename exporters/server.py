@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from ssl import SSLContext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from exporters.accept import Acceptor, most_for_descriptors
 from exporters.meter import Meter
 from exporters.plain import Limits, Plain, Timed
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 #: A client that keeps its connection open unused between two requests is given up after this: longer than any usual
 #: scrape interval, or the scraper meets a connection that is just being closed.

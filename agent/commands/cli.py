@@ -32,7 +32,7 @@ from agent.commands.exits import (
 from agent.commands.hooks import hook_path
 from agent.commands.hooks import overview as hooks_overview
 from agent.commands.parser import Handler, build_parser
-from agent.commands.start import find_authorities, obstacle, open_standard_streams
+from agent.commands.start import find_authorities, leave_tls_out, obstacle, open_standard_streams
 
 #: A disk that is full, a quota, a limit of size, a device that fails, a descriptor that cannot be written to.
 _OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -117,6 +117,7 @@ def _flags(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    leave_tls_out()
     config = _load(arguments, to_measure=True)
     import asyncio  # noqa: PLC0415 - not needed by every command
 
@@ -142,6 +143,7 @@ async def _and_leave(serving: Coroutine[Any, Any, int]) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
+    leave_tls_out()
     config = _load(arguments, to_measure=True)
     import asyncio  # noqa: PLC0415 - not needed by every command
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import resource
 import sys
 from collections.abc import MutableMapping
+from typing import Any, cast
 
 #: The loop and its child take a dozen; each look at /proc, each database and each scrape some more.
 FEWEST_FILES = 32
@@ -50,6 +52,16 @@ def open_standard_streams() -> None:
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a bar of the report may be no letter of this locale
+
+
+def leave_tls_out() -> None:
+    """Import asyncio as in a Python without OpenSSL, which it loads otherwise; who needs it later has :mod:`probes.tls`."""
+    if not sys.modules.keys() & {"asyncio", "ssl"}:
+        cast("dict[str, Any]", sys.modules)["ssl"] = None  # what is None here cannot be imported
+        try:
+            importlib.import_module("asyncio")
+        finally:
+            del sys.modules["ssl"]
 
 
 def find_authorities(environ: MutableMapping[str, str], root: str = "/") -> None:

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from probes.gcp.one_thread import Busy, OneThread
 from probes.kernel_files import why
+from probes.tls import for_asyncio
 
 #: Of an answer, so much is read; who answers more is not listened to.
 MOST_HEAD_BYTES, MOST_BODY_BYTES = 16_384, 4_096
@@ -99,7 +100,7 @@ class Client:
         for address in (await self._addresses(host, port))[:MOST_ADDRESSES]:
             try:
                 return await asyncio.open_connection(
-                    address, port, ssl=tls, server_hostname=name, limit=MOST_HEAD_BYTES
+                    address, port, ssl=for_asyncio(tls), server_hostname=name, limit=MOST_HEAD_BYTES
                 )
             except OSError as error:
                 failure = error

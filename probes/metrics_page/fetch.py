@@ -9,14 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import ssl
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from probes.kernel_files import why
 from probes.reading import Code, Unseen
+from probes.tls import for_asyncio
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 MOST_BYTES = 1_000_000
 #: Who asks again within this time gets the page that is there.  Slots that fall together run in one wake-up.
@@ -35,7 +39,7 @@ async def fetch(url: str) -> str:
     HTTP/1.0 keeps it simple: no chunks, no keep-alive, and the connection's end is the page's end.
     """
     parts = urlsplit(url)
-    secure = ssl.create_default_context() if parts.scheme == "https" else None
+    secure = for_asyncio(_authorities()) if parts.scheme == "https" else None
     port = parts.port or (443 if secure else 80)
     reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=secure)
     try:
@@ -57,6 +61,12 @@ async def fetch(url: str) -> str:
         word = status[0][:3].decode("ascii", "replace") if status else "no HTTP"
         raise ValueError(f"answered {word}, not 200")
     return body.decode("utf-8", "replace")
+
+
+def _authorities() -> SSLContext:
+    import ssl  # noqa: PLC0415 - only for a page that is encrypted
+
+    return ssl.create_default_context()
 
 
 class Shared:

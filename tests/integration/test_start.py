@@ -102,7 +102,7 @@ def test_a_command_that_was_not_done_says_so_by_its_exit_code(number: signal.Sig
 #: Distributions that a start does not need, and modules of the standard library that served one function each.
 HEAVY = frozenset({
     "pydantic", "pydantic_core", "fastapi", "starlette", "uvicorn", "h11", "click", "prometheus_client", "psutil", "psycopg", "shtab",
-    "google", "statistics", "decimal", "fractions", "ctypes", "tomllib", "email", "http", "concurrent.futures.thread",
+    "google", "_ssl", "statistics", "decimal", "fractions", "ctypes", "tomllib", "email", "http", "concurrent.futures.thread",
 })  # fmt: skip
 TIMED = (sys.executable, "-X", "importtime", "-m", "stallscope")
 
