@@ -83,7 +83,7 @@ async def _open_anyhow(address: Address, application: str, options: str, phases:
 
 
 async def _open(address: Address, application: str, options: str, phases: dict[str, float]) -> Link:
-    from psycopg import Error, conninfo, pq  # noqa: PLC0415 - 9 MB that only a watched database is worth
+    from probes.postgres.libpq import Error, conninfo, pq  # noqa: PLC0415 - memory that only a watched database is worth
 
     given: dict[str, str] = {**address.options, "application_name": application, "client_encoding": "UTF8"}
     if options:
@@ -120,7 +120,7 @@ async def _open(address: Address, application: str, options: str, phases: dict[s
 
 def _phase(status: int, before: str) -> str:
     """The phase that libpq's status stands for (libpq-fe.h, ConnStatusType)."""
-    from psycopg import pq  # noqa: PLC0415
+    from probes.postgres.libpq import pq  # noqa: PLC0415 - same
 
     known = pq.ConnStatus
     return {

@@ -80,7 +80,7 @@ def unusable(because: str, remedy: str) -> LinkFailed:
 
 def library_options() -> dict[str, str]:
     """Every keyword of libpq, and what the environment (PGHOST and its like) or libpq itself sets it to; "": nothing."""
-    from psycopg import pq  # noqa: PLC0415 - loaded with the connection
+    from probes.postgres.libpq import pq  # noqa: PLC0415 - loaded with the connection
 
     found = pq.Conninfo.get_defaults()
     return {each.keyword.decode(): (each.val or b"").decode("utf-8", "replace") for each in found}
@@ -174,7 +174,7 @@ def _pairs(text: str) -> Dsn:
 
 
 def _of_the_library(text: str, remedy: str) -> dict[str, str]:
-    from psycopg import Error, conninfo  # noqa: PLC0415 - loaded with the connection
+    from probes.postgres.libpq import Error, conninfo  # noqa: PLC0415 - loaded with the connection
 
     try:
         return {name: str(value) for name, value in conninfo.conninfo_to_dict(text).items() if value is not None}

@@ -20,7 +20,7 @@ from probes.store.failures import LinkFailed, Remote
 from probes.store.round_trip import Arrivals, Read, RunDelay, Trip, ready
 
 if TYPE_CHECKING:
-    from psycopg import pq
+    from probes.postgres.libpq import pq
 
 #: Of one answer; the longest that is asked for, 10,000 rows of the bulk operation, has 2.3 MB.
 MOST_BYTES, READS_BETWEEN = 16 << 20, 32
@@ -61,7 +61,7 @@ class Link:
         A simple Query.  Raises LinkFailed; its reason is ``refused by the server`` when the session is none the worse
         for it, such as for a missing privilege.
         """
-        from psycopg import Error, pq  # noqa: PLC0415 - loaded with the connection
+        from probes.postgres.libpq import Error, pq  # noqa: PLC0415 - loaded with the connection
 
         connection = self._connection
         try:
@@ -83,7 +83,7 @@ class Link:
 
     def _refusal(self, result: pq.abc.PGresult) -> LinkFailed:
         """What the server says of a query that it did not run; its text may hold names, its SQLSTATE does not."""
-        from psycopg import pq  # noqa: PLC0415 - loaded with the connection
+        from probes.postgres.libpq import pq  # noqa: PLC0415 - loaded with the connection
 
         state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode("ascii", "replace")
         if not state or self._connection.status == pq.ConnStatus.BAD:
@@ -95,7 +95,7 @@ class Link:
 
         A simple Query, so that nothing is prepared on a server that a pooler shares.  Raises LinkFailed.
         """
-        from psycopg import Error  # noqa: PLC0415 - loaded with the connection
+        from probes.postgres.libpq import Error  # noqa: PLC0415 - loaded with the connection
 
         try:
             return await self._ask(operation, run_delay)
