@@ -43,13 +43,32 @@ def _made(cls: type, frozen: bool, slots: bool, kw_only: bool, eq: bool) -> type
         raise TypeError("cannot inherit non-frozen dataclass from a frozen one")
     for base in frozen_bases:
         base.__dataclass_params__.frozen = False  # type: ignore[attr-defined]
+    texts = _take_texts(cls)
     try:
         done: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
     finally:
         for base in frozen_bases:
             base.__dataclass_params__.frozen = True  # type: ignore[attr-defined]
+        cls.__dict__.get("__annotations__", {}).update(texts)  # noqa: RUF063 - the dictionary itself, no copy
+    for name, text in texts.items():
+        done.__dataclass_fields__[name].type = text
     done.__dataclass_params__.frozen = frozen
     return done  # type: ignore[no-any-return]
+
+
+def _take_texts(cls: type) -> dict[str, str]:
+    """The annotations that are plain text, out of the class for now: in each text the standard library looks for the names of these three,
+    with regular expressions, for a fifth of the time that a class takes.
+    """
+    annotations = cls.__dict__.get("__annotations__", {})  # noqa: RUF063 - same
+    special = ("ClassVar", "InitVar", "KW_ONLY")
+    texts = {
+        name: text
+        for name, text in annotations.items()
+        if isinstance(text, str) and not any(map(text.__contains__, special))
+    }
+    annotations.update(dict.fromkeys(texts, object))
+    return texts
 
 
 def _is_frozen(base: type) -> bool:

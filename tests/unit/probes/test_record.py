@@ -50,6 +50,16 @@ def pair(request: pytest.FixtureRequest) -> tuple[type, type]:
     return theirs, ours
 
 
+def test_its_fields_and_annotations_are_those_that_were_written(pair: tuple[type, type]) -> None:
+    theirs, ours = pair
+    for one, other in zip((theirs, theirs.__mro__[1]), (ours, ours.__mro__[1]), strict=True):
+        assert one.__annotations__ == other.__annotations__
+        assert [(f.name, f.type) for f in dataclasses.fields(one)] == [
+            (f.name, f.type) for f in dataclasses.fields(other)
+        ]
+    assert ours.__mro__[1].__annotations__ == {"shared": "ClassVar[int]", "first": "int", "second": "str"}
+
+
 @given(first=st.integers(), second=st.text(max_size=3), third=st.lists(st.integers(), max_size=2))
 @pytest.mark.parametrize("options", OPTIONS[::5], ids=str)
 def test_what_it_holds_shows_and_equals_is_the_same(
