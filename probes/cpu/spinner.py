@@ -87,6 +87,9 @@ WAITED_SHARE = 0.25
 #: far enough apart that another process's start, which takes the CPUs for seconds, does not meet most of them.
 MORE_SPINS = 4
 MORE_SECONDS = 4.0
+#: Mean wait of a wake-up in the run queue from which CPUs look crowded: 0 to 20 us where one is free, 0.3 to 1 ms beside one busy thread more
+#: than there are CPUs.  Where that has changed since the last spin another one is brought forward, so often in so many seconds.
+CROWDED_SECONDS, MOST_ASKED, ASKED_SECONDS = 0.0002, 3, 120.0
 #: Gaps that show whether their ends lie on the comb of a limit, and the time between the spins that look for them:
 #: six in about 18 s.  They are gathered when a gap is found that no counter explains, and not again for a while.
 GATHER_GAPS, GATHER_TRIES, GATHER_SECONDS = 6, 9, 2.3
@@ -142,13 +145,19 @@ class KernelCounters:
 
     def since(self, before: list[bytes], now: list[bytes]) -> tuple[float, float]:
         """(run delay, throttled time) in seconds between two raw snapshots."""
-        run_delay = _second_word(now[0]) - _second_word(before[0])
+        run_delay = _word(now[0], 1) - _word(before[0], 1)
         throttled = NAN
         for (key, unit, *_), old, new in zip(self.cgroups, before[1:], now[1:], strict=True):
             grown = (_value_of(key, new) - _value_of(key, old)) * unit
             if grown == grown:
                 throttled = grown if throttled != throttled else throttled + grown
         return run_delay * 1e-9, throttled
+
+    def wait_since(self, before: list[bytes], now: list[bytes]) -> float:
+        """Seconds for which a wake-up waited in the run queue, on average, without what a quota held: NaN where that is not counted."""
+        run_delay, throttled = self.since(before, now)
+        slices = _word(now[0], 2) - _word(before[0], 2)
+        return (run_delay - (throttled if throttled == throttled else 0.0)) / slices if slices > 0 else NAN
 
     def ticks(self) -> tuple[bytes, int]:
         """/proc/stat, unparsed, and the number of the CPU that this thread is on (-1: not known)."""
@@ -216,9 +225,9 @@ def _pread(fd: int, most: int = 4096) -> bytes:
         return b""
 
 
-def _second_word(raw: bytes) -> float:
+def _word(raw: bytes, index: int) -> float:
     words = raw.split()
-    return float(words[1]) if len(words) > 1 else NAN
+    return float(words[index]) if len(words) > index else NAN
 
 
 def _value_of(key: bytes, raw: bytes) -> float:
@@ -361,6 +370,7 @@ class Plan:
         self.confirmed = now
         self.tries = 0
         self.contended, self.more = False, 0
+        self.asked: list[float] = []
         self.wanted, self.gathers, self.gathered = 0, 0, -CONFIRM_SECONDS
         self.proofs: list[float] = []
         self.oddities: list[float] = []
@@ -497,6 +507,15 @@ class Plan:
             self.more -= 1
             self.plan_spin(now + MORE_SECONDS * (0.8 + 0.4 * self.jitter()), 0, noise=True)
 
+    def note_wait(self, now: float, mean: float) -> None:
+        """Take the mean wait of the last wake-ups: a spin says whether work that goes on waits as well, or no longer does."""
+        if mean != mean or (mean >= CROWDED_SECONDS) == self.contended:
+            return
+        self.asked = [t for t in self.asked if now - t < ASKED_SECONDS]
+        if self.extra is None and len(self.asked) < MOST_ASKED and now - self.last_spin > ODD_SECONDS:
+            self.asked.append(now)
+            self.plan_spin(now + 0.2, 0, noise=True)
+
 
 class Child:
     """The loop: heartbeat, now and then a spin, once a second a record."""
@@ -512,6 +531,7 @@ class Child:
         self.plan = Plan(config, now)
         self.window = Window(BEAT, now)
         self.raw = self.flushed = self.counters.raw()
+        self.flushed_at = now
         self.unsent, self.sent_at, self.flush_early = b"", now, True
         self.troubled = 0.0
         self.held_at, self.work_at = -HELD_SECONDS, now
@@ -608,7 +628,9 @@ class Child:
         # KernelCounters are read here and after every late wake-up: a read costs as much as a beat.
         self.raw = self.counters.raw()
         throttled = self.counters.since(self.flushed, self.raw)[1]
-        self.flushed = self.raw
+        if self.plan.last_spin < self.flushed_at:  # a spin's own waits are not a wake-up's
+            self.plan.note_wait(now, self.counters.wait_since(self.flushed, self.raw))
+        self.flushed, self.flushed_at = self.raw, now
         if throttled > PROOF_SECONDS:
             self.note_trouble(now)
         elif self.troubled and now - self.troubled > QUIET_SECONDS:

@@ -29,8 +29,8 @@ class Kernel:
         file.write_text(text)
         return str(file)
 
-    def run_delay(self, seconds: float) -> None:
-        self.write("proc/self/schedstat", f"874492 {round(seconds * 1e9)} 17\n")
+    def run_delay(self, seconds: float, slices: int = 17) -> None:
+        self.write("proc/self/schedstat", f"874492 {round(seconds * 1e9)} {slices}\n")
 
     def v2(self, name: str, seconds: float, quota: str = "max 100000") -> None:
         stat = self.write(

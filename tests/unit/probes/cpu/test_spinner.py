@@ -80,6 +80,17 @@ def test_throttled_time_is_read_in_seconds_from_either_version(kernel: Kernel, v
     assert counters.since(before, counters.raw()) == pytest.approx((0.25, 0.095))
 
 
+def test_the_mean_wait_of_a_wake_up_leaves_out_what_a_quota_held(kernel: Kernel) -> None:
+    kernel.v2("own", 1.0)
+    kernel.run_delay(1.0, slices=100)
+    counters = kernel.counters()
+    before = counters.raw()
+    assert math.isnan(counters.wait_since(before, before)), "nothing woke up"
+    kernel.v2("own", 1.2)
+    kernel.run_delay(1.21, slices=110)
+    assert counters.wait_since(before, counters.raw()) == pytest.approx(0.001)
+
+
 def test_the_levels_of_a_cgroup_are_added_up_and_an_unreadable_one_is_left_out(kernel: Kernel) -> None:
     kernel.v2("own", 1.0)
     kernel.v2("parent", 5.0)

@@ -62,6 +62,45 @@ def test_contention_that_flickers_spins_no_more_than_the_budget_has() -> None:
     assert spun * driver.plan.config.levels[0] <= START_TOKENS + 0.001 * hour + 0.1
 
 
+LONG, SHORT = spinner.CROWDED_SECONDS, spinner.CROWDED_SECONDS / 2
+
+
+@pytest.mark.parametrize(
+    ("contended", "wait", "asked"),
+    [
+        (False, LONG, True),
+        (False, SHORT, False),
+        (True, SHORT, True),
+        (True, LONG, False),
+        (False, float("nan"), False),
+    ],
+)
+def test_wake_ups_that_begin_or_cease_to_wait_bring_a_spin_forward(contended: bool, wait: float, asked: bool) -> None:
+    driver = Driver()
+    driver.plan.contended = contended
+    driver.now += spinner.ODD_SECONDS + 1
+    driver.plan.note_wait(driver.now, wait)
+    assert (driver.next(1.0) == 0) is asked
+
+
+def test_wake_ups_that_wait_where_no_spin_does_are_asked_about_no_more_than_three_times_in_two_minutes() -> None:
+    driver, spun, seconds = Driver("budget=0.1;every=0,0,0,0"), 0, 600.0
+    while driver.now < START + seconds:
+        driver.plan.note_wait(driver.now, LONG)
+        if driver.next(2.0) is not None:
+            driver.meets(0)
+            driver.plan.note_contention(driver.now, 0.0)
+            spun += 1
+    assert spinner.MOST_ASKED < spun <= spinner.MOST_ASKED * seconds / spinner.ASKED_SECONDS
+
+
+def test_a_spin_that_was_just_made_is_not_asked_for_again() -> None:
+    driver = Driver()
+    driver.plan.last_spin = driver.now
+    driver.plan.note_wait(driver.now + spinner.ODD_SECONDS - 0.1, LONG)
+    assert driver.next() is None
+
+
 def test_noise_leaves_the_reserve_to_gaps_that_were_found() -> None:
     driver, spun = Driver("budget=0;every=0,0,0,0"), 0
     for _ in range(100):
