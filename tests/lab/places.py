@@ -33,6 +33,8 @@ INSIDE = Path(__file__).with_name("inside.py")
 GUEST_INSIDE = "/lab/inside.py"
 GUEST_WAITS = "/lab/waits.py"
 GUEST_GROUP = "/sys/fs/cgroup/app"
+#: A pod has its network to itself; in the machine's an agent would see the queues of other runs' apps.
+OWN_NETWORK = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 PERIOD_USEC = 100_000
 #: Virtual CPUs: with one, the agent would contend with a busy app, and truly so.
 GUEST_CPUS = 2
@@ -138,16 +140,28 @@ class Place:
 @contextmanager
 def plain(seconds: float, stop: threading.Event, sidecar: bool) -> Iterator[Place]:
     with ExitStack() as stack:
-        command = [sys.executable, "-I", str(INSIDE)]
 
-        def container(name: str) -> tuple[CpuGroup, Session]:
+        def container(name: str, network: Sequence[str]) -> tuple[CpuGroup, Session]:
             group = stack.enter_context(CpuGroup(f"{name}{time.monotonic_ns()}"))
+            command = [*network, sys.executable, "-I", str(INSIDE)]
             run = stack.enter_context(Running(command, group=group, cwd=REPOSITORY, timeout=seconds, tell=True))
             return group, Session(run, stop)
 
-        group, app = container("app")
-        agent = container("agent")[1] if sidecar else app
+        group, app = container("app", OWN_NETWORK)
+        agent = app
+        if sidecar:
+            agent = container("agent", ("nsenter", f"--net={_network_of(app.run.pid)}"))[1]
         yield Place(group, app, agent, sys.executable, *HERE)
+
+
+def _network_of(pid: int) -> str:
+    """The network namespace of a process that is making itself one."""
+    path, deadline = f"/proc/{pid}/ns/net", time.monotonic() + 30
+    while os.readlink(path) == os.readlink("/proc/self/ns/net"):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"process {pid} made no network namespace")
+        time.sleep(0.02)
+    return path
 
 
 @contextmanager

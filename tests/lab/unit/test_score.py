@@ -58,6 +58,7 @@ FOUND = ((12.0, "present"), (115.0, "absent"))
     [
         ("present", FOUND, "present", "hit"),
         ("present", (), "absent", "miss"),
+        ("present", (), "present", "hit"),  # its line was dropped, and the report has it
         ("present", (), "unknown", "unknown"),
         ("present", (), "", "miss"),
         ("present", ((5.0, "present"),), "present", "false alarm"),  # before there was anything
@@ -104,6 +105,16 @@ def test_a_limit_that_nobody_is_slow_for_may_be_a_remark(severity: str, outcome:
     found = score(scenario(expected="remark"), run)
     assert (found.outcomes[RULE], found.culprit == NOBODY) == (outcome, severity != "warning")
     assert score(scenario(expected="remark"), record(lift="absent")).outcomes[RULE] == "right"
+
+
+@pytest.mark.parametrize(
+    ("environment", "crowded", "outcome"),
+    [("guest", 0.06, "either"), ("guest", 0.04, "false alarm"), ("plain", 0.2, "false alarm")],
+)
+def test_what_the_other_runs_take_of_a_guest_its_host_takes(environment: str, crowded: float, outcome: str) -> None:
+    run = record((12.0, "present"), (40.0, "absent"), rule="cpu_stolen", crowded=crowded)
+    judged = score(scenario("cpu_stolen", "absent", environment=environment), run)
+    assert judged.outcomes["cpu_stolen"] == outcome
 
 
 def test_an_end_that_was_noted_a_moment_after_the_lift_is_the_lift() -> None:
