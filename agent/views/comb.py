@@ -97,10 +97,15 @@ def uncounted_limit(history: History) -> Comb | None:
 
     Gone are those whose gaps throttled time explains, and one that bursts of the same length do not meet any more or from whose phase the gaps have gone.
     """
+    windows = [w for r in history.window(SuspensionReading, SPAN) for w in r.windows]
+    held = [w for w in windows if any(ends_of(w, LATE_SECONDS)) and not attribute(w).freeze]
+    if all(
+        2 * attribute(w).quota >= w.gap_seconds for w in held
+    ):  # and none is left that another limit could have made
+        return None
     found = releases(history).comb
     if found is None:
         return None
-    windows = [w for r in history.window(SuspensionReading, SPAN) for w in r.windows]
     made = [w for w in windows if any(found.holds(end.at) for end in ends_of(w)) and not attribute(w).freeze]
     if 2 * sum(attribute(w).quota for w in made) >= sum(w.gap_seconds for w in made) > 0:
         return None

@@ -109,6 +109,8 @@ class DemandProbe:
         self._due = self._taken = self._counted = clock()
         self._saved = SAVED_PERIODS
         self._calm: tuple[float | None, float | None] = (None, None)
+        #: Why the group's use cannot be read; it is tried again when the next train is due.
+        self._refused: NoData | None = None
 
     async def read(self) -> DemandReading:
         """Take a train of periods where one is due.  Raises NoData while the group's counters cannot be read."""
@@ -123,13 +125,19 @@ class DemandProbe:
         path = min(limits, key=lambda each: (limits[each], -len(each)))
         limit = (path, limits[path], (cgroup.period_seconds or {}).get(path, 0.1))
         if limit != self._limit:
-            self._limit, self._wanted, self._phase, self._due = limit, None, None, self._clock()
+            self._limit, self._wanted, self._phase, self._due, self._refused = limit, None, None, self._clock(), None
+        if self._refused is not None and self._clock() < self._due:
+            raise self._refused
         hit = (cgroup.throttled_periods or {}).get(path, 0.0) >= LEAST_HITS
         known = self._wanted.periods if self._wanted is not None else 0
         if self._clock() >= self._due or (hit and known < MOST_PERIODS):
             most = (BUSY_PERIODS if known else FIRST_PERIODS) if hit else CALM_PERIODS
             if most <= self._allowed(limit[1]):
-                sampled = await self._look(*limit, most, hit=hit)
+                try:
+                    sampled, self._refused = await self._look(*limit, most, hit=hit), None
+                except NoData as reason:
+                    self._refused, self._due = reason, self._clock() + KNOWN_SECONDS
+                    raise
                 self._saved -= sampled
         return self._reading(sampled, Unseen("not looked at period by period yet", Code.NOT_YET))
 

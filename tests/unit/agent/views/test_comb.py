@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.rules.cpu.billing import proved
+from agent.views import comb
 from agent.views.comb import limit_cores, releases, uncounted_limit
 from agent.views.comb_clock import MOST_CHANCE, End
 from agent.views.comb_fit import LEAST_ENDS, PERIODS, find
@@ -223,6 +225,20 @@ def test_a_known_clock_is_not_seen_where_it_is_no_more() -> None:
     assert not [seed for seed in range(300) if known.again(on_ticks(64, seed=seed, length=0.08))]
     assert known.again(mixed(64, 0.9, 1, phase=0.077)) is None, "another limit's"
     assert known.again([]) is None
+
+
+def test_gaps_that_throttled_time_explains_need_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a limit of 5 % looking for one was an eighth of what the agent computed, and the kernel had counted it all."""
+    monkeypatch.setattr(comb, "releases", lambda *_: pytest.fail("looked for"))
+    scene = Scene().run(60, gap=0.05, spins=Burst((0.08,), burn=0.02, every=5.0), cause="quota")
+    assert uncounted_limit(scene.history) is None
+    assert proved(scene.history, [w for r in scene.history.window(SuspensionReading, 60) for w in r.windows if w.spin])
+
+
+def test_one_gap_that_throttled_time_does_not_explain_may_be_another_limits() -> None:
+    scene = Scene().run(60, spins=Burst((0.08,), burn=0.02, every=5.0), cause="hidden limit")
+    scene.slot([spin(scene.clock() + 1.0, burn=0.02, gaps=(0.08,), cause="quota")])
+    assert uncounted_limit(scene.history) is not None
 
 
 def test_a_limit_is_gone_when_the_newest_gaps_end_at_its_phase_by_chance_alone() -> None:

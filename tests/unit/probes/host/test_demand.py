@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from probes.host.demand import (
     CALM_PERIODS,
     CALM_SECONDS,
     FIRST_PERIODS,
+    KNOWN_SECONDS,
     LIMIT_SHARE,
     OURS_SECONDS,
     SAMPLE_SECONDS,
@@ -231,6 +233,21 @@ def test_counters_that_cannot_be_read_are_no_data(tmp_path: Path, broken: str) -
         machine.kernel.cgroups("0::/elsewhere")
     with pytest.raises(NoData):
         read(machine.probe())
+
+
+def test_counters_that_cannot_be_read_are_tried_again_once_a_minute(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, [0.02])
+    machine.kernel.cgroups("0::/elsewhere")
+    probe = machine.probe()
+    with pytest.raises(NoData) as first:
+        read(probe)
+    machine.kernel.cgroups("0::/")
+    for _ in range(int(KNOWN_SECONDS / 10) - 1):
+        machine.clock.advance(10.0)
+        with pytest.raises(NoData, match=re.escape(str(first.value))):
+            read(probe)
+    machine.clock.advance(10.0)
+    assert read(probe).sampled_periods > 0
 
 
 def test_before_the_group_was_read_there_is_nothing(tmp_path: Path) -> None:
