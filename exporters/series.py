@@ -46,23 +46,29 @@ class Series:
 
     def take(self, prefix: Key, value: Any, taken: float) -> None:
         """What one reading says, ``taken`` at this time."""
+        if not self.spec.by and value is not None:  # most series by far, and nothing of them comes or goes
+            self._put(prefix, value, taken)
+            return
         found = value if isinstance(value, Mapping) else {None: value} if value is not None else {}
         now = {prefix + ((str(label),) if label is not None else ()): x for label, x in found.items()}
         mine = [key for key in self._values if key[: len(prefix)] == prefix]
         for key in [key for key in mine if key not in now and self._is_past(key, value is None, taken)]:
             self._drop(key)
         new = [key for key in now if key not in self._values and key[-1:] != (OTHER,)] if self.spec.by else []
-        for key in new[self._room(prefix, now, len(new), taken) :]:
+        for key in new[self._room(prefix, now, len(new), taken) :] if new else ():
             self.folded += 1
             x = now.pop(key)
             if self._adds_up:
                 self._add((*prefix, OTHER), x)
         for key, x in now.items():
-            self._seen[key] = taken
-            if self._adds_up:
-                self._add(key, x)
-            else:
-                self._values[key] = float(x)
+            self._put(key, x, taken)
+
+    def _put(self, key: Key, x: Any, taken: float) -> None:
+        self._seen[key] = taken
+        if self._adds_up:
+            self._add(key, x)
+        else:
+            self._values[key] = float(x)
 
     def forget(self, prefix: Key) -> None:
         """What was true now is no longer known: a gauge goes, a counter stays."""
