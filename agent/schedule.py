@@ -102,6 +102,8 @@ class Entry:
     running: bool = False
     missed: int = 0
     """Slots without data since."""
+    impatient: Impatient | None = None
+    """The probe, if it may ask for its next slot sooner: asked once, since that takes as long as a reading."""
 
 
 class Schedule:
@@ -136,7 +138,8 @@ class Schedule:
 
     def add(self, probe: Probe[Reading], every: float, timeout: float | None = None) -> None:
         """Schedule a probe each ``every`` seconds; a read may take ``timeout`` (default: 80 % of that)."""
-        self.entries.append(Entry(probe, every, timeout or every * 0.8, due=self._clock()))
+        impatient = probe if isinstance(probe, Impatient) else None
+        self.entries.append(Entry(probe, every, timeout or every * 0.8, due=self._clock(), impatient=impatient))
 
     @property
     def skipped(self) -> int:
@@ -239,7 +242,7 @@ class Schedule:
             entry.outcomes["ok"] += 1
             entry.last_success, entry.missed = time.time(), 0
             self._history.add(reading)
-            if isinstance(probe, Impatient) and (wanted := probe.sooner) is not None:
+            if entry.impatient is not None and (wanted := entry.impatient.sooner) is not None:
                 entry.due = min(entry.due, self._clock() + wanted)
             return reading
         finally:

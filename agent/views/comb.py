@@ -32,6 +32,8 @@ CLEAN_SPINS, GONE_SECONDS, SELDOM_SECONDS, SELDOM = 2, 75.0, 30.0, 0.1
 KNOWN_SECONDS, SHOWN_SECONDS = 480.0, 60.0
 #: The past is asked for it at each so many seconds, of the last ``SHOWN_SECONDS`` at each slot of the heartbeats.
 EACH_SECONDS, SLOT_SECONDS = 30.0, 5.0
+#: A reading that was taken so long ago is in the history.
+SETTLED_SECONDS = 5.0
 
 
 @once
@@ -59,13 +61,12 @@ def _ends(readings: Sequence[SuspensionReading]) -> tuple[list[End], list[End]]:
 def _known(history: History, periods: tuple[float, ...]) -> Comb | None:
     """The clock that showed clearly of late, at the phase that it had when it was last seen, or else the last that showed at all."""
     known, now = None, history.clock()
-    readings = history.window(SuspensionReading, KNOWN_SECONDS + SPAN)
 
     def past(each: float, steps: Iterable[int]) -> Iterator[tuple[list[End], list[End], Comb | None]]:
         """What showed so many steps ago, at whole multiples of ``each`` seconds: what was worked out once is found again."""
         for step in steps:
             until = (now // each - step) * each
-            yield _shown(tuple(r for r in readings if until - SPAN < r.taken <= until), periods)
+            yield (_then if now - until >= SETTLED_SECONDS else _shown_until)(history, until, periods)
 
     for ends, bursts, comb in past(EACH_SECONDS, range(int(KNOWN_SECONDS / EACH_SECONDS), -1, -1)):
         shown = comb if comb is not None and comb.clear else None
@@ -77,13 +78,16 @@ def _known(history: History, periods: tuple[float, ...]) -> Comb | None:
     return next((comb for _, _, comb in newest_first if comb is not None), None)
 
 
-@remembered(64)  # by identity: a reading never changes, and neither does what a minute of the past shows
-def _shown(
-    readings: tuple[SuspensionReading, ...], periods: tuple[float, ...]
+def _shown_until(
+    history: History, until: float, periods: tuple[float, ...]
 ) -> tuple[list[End], list[End], Comb | None]:
-    """The ends of these gaps, those that stopped a burst, and the comb on which they lie."""
-    ends, bursts = _ends(readings)
+    """The ends of the gaps of the two minutes until then, those that stopped a burst, and the comb on which they lie."""
+    readings = history.window(SuspensionReading, KNOWN_SECONDS + SPAN)
+    ends, bursts = _ends([r for r in readings if until - SPAN < r.taken <= until])
     return ends, bursts, find(ends, periods, bursts).comb
+
+
+_then = remembered(128)(_shown_until)  # what a minute of the past shows does not change
 
 
 def ends_of(window: Window, least: float = STOP_GAP_SECONDS) -> Iterator[End]:
