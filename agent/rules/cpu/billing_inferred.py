@@ -30,6 +30,7 @@ from agent.rules.cpu.billing import (
 )  # fmt: skip
 from agent.rules.rule import Absent, Judgement, Present, Threshold, Unknown
 from agent.views import place
+from probes.cpu.spinner import STOP_GAP_SECONDS
 from probes.cpu.suspension import Window
 
 COLLAPSED = Threshold(
@@ -71,7 +72,7 @@ def infer(history: History, telling: Sequence[Window], reason: Missing) -> Judge
     """No signal, for this reason: look for two regimes among the windows that can tell."""
     gone = [w for w in telling if stopped(w) or available(w) <= GONE.value]
     there = [w for w in telling if w.spin and w not in gone and available(w) >= THERE.value and _long_enough(w, gone)]
-    if len(gone) < EACH.value or len(gone) <= CLEAR.value * len(telling):
+    if sum(map(_long, gone)) < EACH.value or len(gone) <= CLEAR.value * len(telling):
         spins = [w for w in telling if w.spin]
         if len(spins) < EACH.value:
             return Unknown("no two busy-loop probes in five minutes, and " + reason.because, reason.remedy, reason.code)
@@ -108,6 +109,11 @@ def infer(history: History, telling: Sequence[Window], reason: Missing) -> Judge
 
 def _inferred(history: History) -> Confidence:
     return by_kernel(history, INFERRED, INFERRED_GVISOR, INFERRED_GUEST)
+
+
+def _long(window: Window) -> bool:
+    """Whether such a limit may have made these gaps: a single one of its own would have stopped the burst, five times of six."""
+    return not window.spin or window.longest >= STOP_GAP_SECONDS or window.gap_seconds >= 2 * STOP_GAP_SECONDS
 
 
 def _long_enough(window: Window, gone: Sequence[Window]) -> bool:

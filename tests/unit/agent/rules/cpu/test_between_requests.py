@@ -246,6 +246,13 @@ def test_contention_between_requests_is_not_the_billing_mode(in_flight: int | No
     assert isinstance(judge(scene), Absent)
 
 
+@pytest.mark.parametrize(("gap", "verdict"), [(0.013, Absent), (0.03, Unknown)])
+def test_gaps_that_stop_no_burst_are_not_the_billing_mode(gap: float, verdict: type) -> None:
+    """An emulated machine held every other burst for 10 to 15 ms, and a limit to 5 % would hold most of them for longer: it stayed unknown."""
+    scene = Scene(trust=NONE_COUNTS).run(60, spins=Burst((gap,), every=5.0), cause="hypervisor")
+    assert isinstance(judge(scene), verdict)
+
+
 @pytest.mark.parametrize("freezes", [1, 3])
 def test_freezes_are_not_the_billing_mode(freezes: int) -> None:
     scene = Scene(environment="cloud_run_service").run(60)
