@@ -15,7 +15,6 @@ from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold
 from agent.rules.targets import LEAST_READINGS, endpoint
 from agent.views import connections
 from agent.views.round_trips import asked
-from probes.averages import median
 from probes.postgres.server import PostgresServerReading
 from probes.sockets.connections import ConnectionsReading
 
@@ -23,6 +22,10 @@ SPAN = 60.0
 RATE = Threshold(
     "connections opened per second, at least", 2.0, "1/s", "a pool opens some at its start and then hardly any"
 )
+COUNTED = Threshold(
+    "time in which the server counted new sessions, at least, where they are not seen to close", 25.0, "seconds",
+    "longer than the slot or two of a deployment",
+)  # fmt: skip
 SURE = measured(16, 16)
 
 
@@ -31,10 +34,7 @@ def _judge(history: History) -> Judgement:
 
 
 def _endpoint(history: History, remote: str, seen: connections.Connections) -> Judgement:
-    counted = [r.new_sessions_per_second for r in history.window(PostgresServerReading, SPAN, remote)]
-    known = [rate for rate in counted if rate is not None]
-    # A deployment opens all its connections in a slot or two.
-    opened = max(seen.opened_per_second, median(known) if len(known) >= LEAST_READINGS else 0.0)
+    opened = max(seen.opened_per_second, _counted_by_server(history, remote))
     text = f"{opened:.1f} connections to {connections.called(history, remote)} are opened and closed per second, {seen.count:.0f} are open"
     evidence = [Evidence(text, opened)]
     if opened < RATE.value:
@@ -51,6 +51,14 @@ def _endpoint(history: History, remote: str, seen: connections.Connections) -> J
     ))  # fmt: skip
 
 
+def _counted_by_server(history: History, remote: str) -> float:
+    """Sessions opened per second, in most of the time: a deployment opens all its connections in a slot or two, and they stay."""
+    counted = [r for r in history.window(PostgresServerReading, SPAN, remote) if r.new_sessions_per_second is not None]
+    if len(counted) < LEAST_READINGS or sum(r.seconds for r in counted) < COUNTED.value:
+        return 0.0
+    return sorted(r.new_sessions_per_second or 0.0 for r in counted)[(len(counted) - 1) // 2]
+
+
 ADVICE = "Keep connections open in a pool."
 
 RULE = Rule(
@@ -59,7 +67,7 @@ RULE = Rule(
     meaning="Connections to the database are opened and closed many times a minute, each at the price of several round trips.",
     disproof="log_connections on the server shows few new sessions",
     needs=(ConnectionsReading,),
-    thresholds=(RATE,),
+    thresholds=(RATE, COUNTED),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,

@@ -33,7 +33,7 @@ def server(active: Mapping[str, float] | None = None, age: float | None = None, 
         "sessions": {"idle": 4.0}, "active": dict(active or {}), "executing_seconds": age, "blocked": 0.0,
         "used_connections": 20.0, "most_connections": 97.0, "unseen": {},
     }  # fmt: skip
-    return PostgresServerReading(taken=0.0, seconds=10.0, target=MAIN, **{**fields, **known})
+    return PostgresServerReading(taken=0.0, target=MAIN, **{"seconds": 10.0, **fields, **known})
 
 
 def sample(remote: str = "10.0.0.1:5432", **known: float) -> ConnectionsReading:
@@ -174,6 +174,8 @@ CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type
         "opened by a slow client, and all stay": (tuple(sample(connections=4.0 + 30 * n, new_connections_per_second=3.0) for n in range(4)), Absent),
         "opened, and as many gone": ((sample(connections=20.0, new_connections_per_second=2.5),) * 4, Present),
         "a server that counts a deployment": (((sample(MAIN), server(new_sessions_per_second=9.0)), *((sample(MAIN), server(new_sessions_per_second=0.0)),) * 3), Absent),
+        "a server that counts a deployment of two slots": ((*((sample(MAIN), server(new_sessions_per_second=9.0)),) * 2, *((sample(MAIN), server(new_sessions_per_second=0.0)),) * 2), Absent),
+        "a server that has counted for eight seconds": (((sample(MAIN), server(new_sessions_per_second=2.2, seconds=2.0)),) * 4, Absent),
         "a deployment": ((sample(new_connections_per_second=4.0), *(sample(),) * 5), Absent),
         "nothing yet": ((), Unknown),
     },
