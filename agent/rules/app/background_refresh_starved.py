@@ -45,7 +45,7 @@ THERE = Threshold(
     "part of that time in which the CPU was gone, at most, to put it down to the app itself", 0.2, "ratio",
     "a timer that is a second late for want of CPU needs more",
 )  # fmt: skip
-SURE = not_measured(0.8, "the lab has no app with a hook whose CPU goes with its requests")
+SURE = not_measured(0.8, "two runs of the lab alone, both right: docs/evidence/os-stalls.md")
 NOBODY = "no hook in the app reports whether its timers come late"
 LOAD = "load the hook in the app: stallscope hooks"
 
