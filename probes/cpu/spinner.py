@@ -88,8 +88,9 @@ WAITED_SHARE = 0.25
 MORE_SPINS = 4
 MORE_SECONDS = 4.0
 #: Mean wait of a wake-up in the run queue from which CPUs look crowded: 0 to 20 us where one is free, 0.3 to 1 ms beside one busy thread more
-#: than there are CPUs.  Where that has changed since the last spin another one is brought forward, so often in so many seconds.
-CROWDED_SECONDS, MOST_ASKED, ASKED_SECONDS = 0.0002, 3, 120.0
+#: than there are CPUs.  Where it has changed since the last spin, twice in a row (one long wait is chance), another one is brought forward, so
+#: often in so many seconds.
+CROWDED_SECONDS, IN_A_ROW, MOST_ASKED, ASKED_SECONDS = 0.0002, 2, 3, 120.0
 #: Gaps that show whether their ends lie on the comb of a limit, and the time between the spins that look for them:
 #: six in about 18 s.  They are gathered when a gap is found that no counter explains, and not again for a while.
 GATHER_GAPS, GATHER_TRIES, GATHER_SECONDS = 6, 9, 2.3
@@ -370,7 +371,7 @@ class Plan:
         self.confirmed = now
         self.tries = 0
         self.contended, self.more = False, 0
-        self.asked: list[float] = []
+        self.changed, self.asked = 0, list[float]()
         self.wanted, self.gathers, self.gathered = 0, 0, -CONFIRM_SECONDS
         self.proofs: list[float] = []
         self.oddities: list[float] = []
@@ -509,7 +510,8 @@ class Plan:
 
     def note_wait(self, now: float, mean: float) -> None:
         """Take the mean wait of the last wake-ups: a spin says whether work that goes on waits as well, or no longer does."""
-        if mean != mean or (mean >= CROWDED_SECONDS) == self.contended:
+        self.changed = self.changed + 1 if mean == mean and (mean >= CROWDED_SECONDS) != self.contended else 0
+        if self.changed < IN_A_ROW:
             return
         self.asked = [t for t in self.asked if now - t < ASKED_SECONDS]
         if self.extra is None and len(self.asked) < MOST_ASKED and now - self.last_spin > ODD_SECONDS:

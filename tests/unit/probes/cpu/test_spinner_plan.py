@@ -80,7 +80,16 @@ def test_wake_ups_that_begin_or_cease_to_wait_bring_a_spin_forward(contended: bo
     driver.plan.contended = contended
     driver.now += spinner.ODD_SECONDS + 1
     driver.plan.note_wait(driver.now, wait)
+    assert driver.next(1.0) is None, "one may be chance"
+    driver.plan.note_wait(driver.now, wait)
     assert (driver.next(1.0) == 0) is asked
+
+
+def test_long_waits_of_single_wake_ups_bring_no_spin_forward() -> None:
+    driver = Driver()
+    for look in range(30):
+        driver.plan.note_wait(driver.now, LONG if look % 2 else SHORT)
+        assert driver.next(2.0) is None
 
 
 def test_wake_ups_that_wait_where_no_spin_does_are_asked_about_no_more_than_three_times_in_two_minutes() -> None:
@@ -97,7 +106,8 @@ def test_wake_ups_that_wait_where_no_spin_does_are_asked_about_no_more_than_thre
 def test_a_spin_that_was_just_made_is_not_asked_for_again() -> None:
     driver = Driver()
     driver.plan.last_spin = driver.now
-    driver.plan.note_wait(driver.now + spinner.ODD_SECONDS - 0.1, LONG)
+    for _ in range(3):
+        driver.plan.note_wait(driver.now + spinner.ODD_SECONDS - 0.1, LONG)
     assert driver.next() is None
 
 
