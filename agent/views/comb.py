@@ -103,9 +103,7 @@ def uncounted_limit(history: History) -> Comb | None:
     """
     windows = [w for r in history.window(SuspensionReading, SPAN) for w in r.windows]
     held = [w for w in windows if any(ends_of(w, LATE_SECONDS)) and not attribute(w).freeze]
-    if all(
-        2 * attribute(w).quota >= w.gap_seconds for w in held
-    ):  # and none is left that another limit could have made
+    if all(2 * attribute(w).quota >= w.gap_seconds for w in held):  # another limit has made none of them
         return None
     found = releases(history).comb
     if found is None:

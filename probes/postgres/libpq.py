@@ -22,9 +22,8 @@ _PACKAGE = "psycopg"
 
 
 def _modules() -> list[Any]:
-    return [
-        importlib.import_module(f"{_PACKAGE}.{name}") for name in ("pq", "errors", "conninfo")
-    ]  # the first needs no other
+    """In this order: the first needs no other."""
+    return [importlib.import_module(f"{_PACKAGE}.{name}") for name in ("pq", "errors", "conninfo")]
 
 
 def _load() -> list[Any]:
