@@ -1,10 +1,12 @@
 """The clock of a CPU limit that nothing counts: how often and how soon it is named, and how often where there is none.
 
-    .venv/bin/python -m tests.lab.limit_clock --page              # 35 minutes, as root: docs/evidence/limit-clock.md
+    .venv/bin/python -m tests.lab.limit_clock --page              # an hour, as root: docs/evidence/limit-clock.md
     .venv/bin/python -m tests.lab.limit_clock --only "gvisor"     # the cells whose name contains this
+    .venv/bin/python -m tests.lab.limit_clock --only "plain, busy app, 5% of a core, 0" --hold 60   # an hour of drift
 
-Several agents watch one stall, each with its own random instants. Plainly each is in a cgroup namespace that begins below the limited
-group, so its counters could count and stand still; in gVisor each has a sandbox of its own. The limit comes after the start.
+Several agents watch one truth, each with its own random instants: in small limits each in a limited group of its own with an app of its own,
+else all in one. Plainly each is in a cgroup namespace that begins below the limited group, so its counters could count and stand still; in
+gVisor each has a sandbox of its own. The limit comes after the start.
 """
 
 from __future__ import annotations
@@ -33,9 +35,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs/evidence/limit-clock.md"
 #: Findings that say "a CPU limit" of one that is not counted.
 NAMED = ("cpu_quota_throttled", "platform_quota_uncounted", "burst_balance_spent")
-OBSERVERS, ROUNDS = 5, 2
-#: Limits of so many cores and more have room for all of them.
-CROWD_FROM = 0.2
+#: What each cell is seen by, together in all its rounds.
+OBSERVERS = 10
+#: So many stand in one limit, or at once in limits of their own that together leave half of two cores free.
+AT_ONCE = 5
+#: Limits up to so many cores are each agent's own: in one they would take each other's CPU.
+OWN_UP_TO = 0.2
 WARM_SECONDS, LOOK_SECONDS = 6.0, 60.0
 #: A neighbour that works in steps as long as the usual period, which is what looks most like a limit.
 IN_STEPS = ("sparse", "--burn-ms", "60", "--every-ms", "100")
@@ -53,19 +58,29 @@ class Cell(NamedTuple):
     period_usec: int = PERIOD_USEC
     then: float | None = None
     """The limit is moved to so many cores once everybody has named it; they must go on to name it."""
+    within: float | None = None
+    """The limited group is inside of another of so many cores, in which three more threads want to run."""
+
+    @property
+    def groups(self) -> int:
+        """Limited groups at once."""
+        if self.cores is None or self.within or self.cores > OWN_UP_TO:
+            return 1
+        return AT_ONCE
 
     @property
     def observers(self) -> int:
-        """How many agents watch it: in a small limit they would take each other's CPU."""
-        return OBSERVERS if self.cores is None or self.cores >= CROWD_FROM else 1
+        """Agents at once."""
+        return OBSERVERS if self.cores is None else AT_ONCE
 
     @property
     def name(self) -> str:
         limit = f"{self.cores:.0%} of a core" if self.cores else "no limit"
         period = f" each {self.period_usec // 1000} ms" if self.period_usec != PERIOD_USEC else ""
         moved = f", then {self.then:.0%}" if self.then else ""
+        outer = f" inside of {self.within:.0%}" if self.within else ""
         kind = " in steps of 100 ms" if self.neighbour is IN_STEPS else ""
-        return f"{self.where}, {self.app} app, {limit}{period}{moved}, {self.neighbours} neighbours{kind}"
+        return f"{self.where}, {self.app} app, {limit}{period}{moved}{outer}, {self.neighbours} neighbours{kind}"
 
 
 class Seen(NamedTuple):
@@ -88,6 +103,7 @@ CELLS = (
     Cell("plain", "busy", 0.2, period_usec=10_000),
     Cell("plain", "busy", 0.2, period_usec=80_000),
     Cell("plain", "busy", 0.2, then=0.5),
+    Cell("plain", "busy", 0.2, within=0.5),
     *(Cell(where, app, None, 3) for where in ("plain", "gvisor") for app in ("busy", "idle")),
     *(Cell(where, "busy", None, 3, IN_STEPS) for where in ("plain", "gvisor")),
 )
@@ -114,30 +130,67 @@ def _fetch_inside(run: gvisor.Sandbox, url: str) -> dict[str, Any]:
     return report
 
 
-def run(cell: Cell) -> list[Seen]:
+def run(cell: Cell, hold_minutes: int = 0) -> list[Seen]:
     """One round: all agents start, the limit comes, and each is listened to until it has named it or the time is up."""
-    seconds = 3 * LOOK_SECONDS + 60
+    seconds = 3 * LOOK_SECONDS + 60 * (hold_minutes + 2)
     with ExitStack() as stack:
-        group = stack.enter_context(CpuGroup("clock", None, cell.period_usec))
-        task = stack.enter_context(below(group, "task"))
-        agents = [stack.enter_context(observer(cell, group, task, seconds)) for _ in range(cell.observers)]
+        groups = [_Limited(cell, number, stack) for number in range(cell.groups)]
+        chosen = [groups[number % cell.groups] for number in range(cell.observers)]
+        agents = [stack.enter_context(observer(cell, each.group, each.task, seconds)) for each in chosen]
         for agent, _ in agents:
             agent.wait_for("report http", 60)
         load, *options = cell.neighbour
         for _ in range(cell.neighbours):
             stack.enter_context(Running([*loads.command(load, seconds=seconds), *options], timeout=seconds))
-        app = loads.command(cell.app, seconds=seconds)
-        stack.enter_context(Running([*group.preexec_below(task), *app], timeout=seconds))
+        for each in groups:
+            each.work(seconds, stack)
         time.sleep(WARM_SECONDS)
-        group.set_quota(cell.cores)
+        for each in groups:
+            each.limit(cell.cores)
         limited = time.monotonic()
         after = [_named(agent, limited, limited + LOOK_SECONDS) for agent, _ in agents]
         if cell.then:
-            group.set_quota(cell.then)
+            for each in groups:
+                each.limit(cell.then)
             time.sleep(LOOK_SECONDS)
-        group.set_quota(None)  # so that the report comes soon; what it says is of before
+        for minute in range(hold_minutes):
+            time.sleep(max(0.0, limited + 60.0 * (minute + 1) - time.monotonic()))
+            names = [sorted({each["rule"] for each in report()["findings"]} & set(NAMED)) for _, report in agents]
+            print(f"minute {minute + 1}: named by {sum(map(bool, names))} of {len(names)} {names[0]}", flush=True)
+        for each in groups:
+            each.limit(None)  # so that the report comes soon; what it says is of before
         reports = [report() for _, report in agents]
     return [seen_of(cell, *each) for each in zip(after, reports, strict=True)]
+
+
+class _Limited:
+    """A group whose limit comes later, and below it the one that agents and the app can see."""
+
+    def __init__(self, cell: Cell, number: int, stack: ExitStack) -> None:
+        self.cell = cell
+        self.group = stack.enter_context(CpuGroup(f"clock{number}", None, cell.period_usec))
+        self.task = stack.enter_context(below(self.group, "task"))
+
+    def work(self, seconds: float, stack: ExitStack) -> None:
+        """The app begins, and what else wants to run in an outer limit."""
+        start = self.group.preexec_below(self.task)
+        stack.enter_context(Running([*start, *loads.command(self.cell.app, seconds=seconds)], timeout=seconds))
+        for _ in range(3 if self.cell.within else 0):
+            stack.enter_context(
+                Running([*self.group.preexec(), *loads.command("busy", seconds=seconds)], timeout=seconds)
+            )
+
+    def limit(self, cores: float | None) -> None:
+        """So many cores from now on, in an outer limit if the cell has one; ``None``: no limit."""
+        inner = self.group.directories[0] / self.task / "cpu.cfs_quota_us"
+        if self.cell.within:
+            if cores is None:
+                inner.write_text("-1")
+            self.group.set_quota(self.cell.within if cores else None)
+            if cores:
+                inner.write_text(str(round(cores * PERIOD_USEC)))
+        else:
+            self.group.set_quota(cores)
 
 
 def _named(agent: Running, since: float, until: float) -> float | None:
@@ -187,8 +240,8 @@ HEADER = (
 _PAGE = """# The clock of a limit that nothing counts
 
 A CPU limit lets work go on at the same phase of each of its periods: the ends of the gaps lie on a comb, and that names a limit where no counter moves
-(`agent/views/comb.py`). Here real CFS quotas are set on a group above all that an agent can see, and on gVisor sandboxes; {observers} agents watch each, in each of {rounds} rounds (one at 5 %, where they
-would take each other's CPU, in five times as many).
+(`agent/views/comb.py`). Here real CFS quotas are set on a group above all that an agent can see, and on gVisor sandboxes; {observers} agents watch each: in limits of up to {own:.0%} of a core each in one of its own
+with an app of its own, five at once; in larger ones five stand in one, where they take each other's CPU.
 `python -m tests.lab.limit_clock --page` makes this page. Rows with "no limit" are the false ones: a name there is wrong. An app that sleeps meets a limit only
 where the agent's own bursts do. What a host takes (last column) makes gaps between those of the limit.
 
@@ -201,7 +254,9 @@ In all: a limit was named by {hits} of {limited}, and where there is none by {fa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="TEXT", action="append", default=[], help="cells whose name contains this")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of each cell, {OBSERVERS} agents in each")
+    parser.add_argument(
+        "--hold", type=int, default=0, metavar="MINUTES", help="one round; keep the limit and ask each minute"
+    )
     parser.add_argument("--page", action="store_true", help=f"write {PAGE.relative_to(REPOSITORY)}")
     options = parser.parse_args()
     cells = [cell for cell in CELLS if not options.only or any(text in cell.name for text in options.only)]
@@ -209,8 +264,8 @@ def main() -> None:
     for cell in cells:
         seen: list[Seen] = []
         began, stolen = time.monotonic(), stolen_seconds()
-        for _ in range(options.rounds * OBSERVERS // cell.observers):
-            seen += run(cell)
+        for _ in range(1 if options.hold else OBSERVERS // cell.observers):
+            seen += run(cell, options.hold)
         passed = (time.monotonic() - began) * (os.cpu_count() or 1)
         rows.append(row(cell, seen, (stolen_seconds() - stolen) / passed))
         all_seen += [(cell, each) for each in seen]
@@ -219,7 +274,7 @@ def main() -> None:
     free = [each for cell, each in all_seen if cell.cores is None]
     false = sum(each.after is not None for each in free)
     page = _PAGE.format(
-        observers=OBSERVERS, rounds=options.rounds, table=markdown(HEADER, rows),
+        observers=OBSERVERS, own=OWN_UP_TO, table=markdown(HEADER, rows),
         hits=sum(each.after is not None for each in limited), limited=len(limited), false=false, free=len(free),
         bound=most_likely_at_most(false, len(free)),
     )  # fmt: skip
