@@ -139,11 +139,12 @@ def run(cell: Cell, hold_minutes: int = 0) -> list[Seen]:
         agents = [stack.enter_context(observer(cell, each.group, each.task, seconds)) for each in chosen]
         for agent, _ in agents:
             agent.wait_for("report http", 60)
+        work = stack.enter_context(ExitStack())
         load, *options = cell.neighbour
         for _ in range(cell.neighbours):
-            stack.enter_context(Running([*loads.command(load, seconds=seconds), *options], timeout=seconds))
+            work.enter_context(Running([*loads.command(load, seconds=seconds), *options], timeout=seconds))
         for each in groups:
-            each.work(seconds, stack)
+            each.work(seconds, work)
         time.sleep(WARM_SECONDS)
         for each in groups:
             each.limit(cell.cores)
@@ -157,6 +158,7 @@ def run(cell: Cell, hold_minutes: int = 0) -> list[Seen]:
             time.sleep(max(0.0, limited + 60.0 * (minute + 1) - time.monotonic()))
             names = [sorted({each["rule"] for each in report()["findings"]} & set(NAMED)) for _, report in agents]
             print(f"minute {minute + 1}: named by {sum(map(bool, names))} of {len(names)} {names[0]}", flush=True)
+        work.close()  # else the apps, without their limits, would crowd the machine
         for each in groups:
             each.limit(None)  # so that the report comes soon; what it says is of before
         reports = [report() for _, report in agents]
