@@ -108,7 +108,9 @@ def uncounted_limit(history: History) -> Comb | None:
     found = releases(history).comb
     if found is None:
         return None
-    made = [w for w in windows if any(found.holds(end.at) for end in ends_of(w)) and not attribute(w).freeze]
+    made = [
+        w for w in windows if any(found.holds(end.at) for end in ends_of(w, found.shortest)) and not attribute(w).freeze
+    ]
     if 2 * sum(attribute(w).quota for w in made) >= sum(w.gap_seconds for w in made) > 0:
         return None
     enough = min((w.end - w.start - w.gap_seconds for w in made if w.spin), default=0.0)

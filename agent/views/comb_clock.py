@@ -42,6 +42,8 @@ NEXT_TICKS = 2
 #: neighbours rarely make.
 GAP_SHARE = 0.15
 TELLING_GAP_SECONDS = 0.03
+#: The shortest ones of a long period: two ticks.  Others' turns of one tick, by far the most of what is crowded, are left out.
+SHORT_GAP_SECONDS = 0.008
 
 
 class End(NamedTuple):
@@ -109,6 +111,11 @@ class Comb:
     def _by_chance(self) -> float:
         """The share of ends that lie on it by accident."""
         return min(1.0, len(self.phases) * 4 * CELL_SECONDS / self.period)
+
+    @property
+    def shortest(self) -> float:
+        """The shortest gaps, in seconds, that are taken for its own."""
+        return min(self.least or STOP_GAP_SECONDS, STOP_GAP_SECONDS)
 
     @property
     def clear(self) -> bool:

@@ -26,6 +26,7 @@ from agent.views.comb_clock import (
     CELL_SECONDS,
     MOST_CHANCE,
     ODDS,
+    SHORT_GAP_SECONDS,
     TELLING_GAP_SECONDS,
     TICK_SECONDS,
     Comb,
@@ -94,7 +95,10 @@ def find(ends: Sequence[End], periods: Sequence[float] = PERIODS, bursts: Sequen
         for trial in fits:
             if trial.share(limits) >= SAME_SHARE * most:
                 return Releases(trial.number, trial.comb(limits))
-    coarse = [t for t in trials if t.of_all and t.number >= ENOUGH_ENDS and t.period >= CELLS * TICK_SECONDS]
+    coarse = [
+        t for t in trials
+        if t.of_all and t.least >= least_gap(t.period) and t.number >= ENOUGH_ENDS and t.period >= CELLS * TICK_SECONDS
+    ]  # fmt: skip
     return Releases(large, None, bool(coarse) and all(t.chance(1) >= MERE_CHANCE for t in coarse))
 
 
@@ -147,13 +151,18 @@ class _Trial(NamedTuple):
 
 
 #: What a period is tried on.
-SETS = 3
+SETS = 4
 
 
 def _trials(ends: Sequence[End], bursts: Sequence[End], period: float, tried: int) -> Iterator[_Trial]:
-    """This period tried on the gaps that it could make, on the long ones alone, and on those that stopped a burst."""
+    """This period tried on the gaps that it could make, on the long ones alone, on those that stopped a burst, and on shorter ones.
+
+    A limit of most of a core makes short gaps: of 0.8 cores at most 20 ms, and one wake-up in twenty meets 15 of them.
+    """
     least = least_gap(period)
     sets = [(ends, least), (bursts, least)]
+    if least > SHORT_GAP_SECONDS:
+        sets.append((ends, SHORT_GAP_SECONDS))
     if period > TELLING_GAP_SECONDS:
         sets.append((ends, TELLING_GAP_SECONDS))
     for these, length in sets:
@@ -163,7 +172,14 @@ def _trials(ends: Sequence[End], bursts: Sequence[End], period: float, tried: in
         times = [end.at for end in taken]
         phase, hits = _best_phase(times, period)
         trial = _Trial(
-            period, len(taken), tried, phase, hits, _by_chance(hits, len(taken), period) * tried, length, these is ends
+            period,
+            len(taken),
+            tried,
+            phase,
+            hits,
+            _by_chance(hits, len(taken), period) * tried,
+            length,
+            these is ends,
         )
         if trial.by_chance > MOST_CHANCE:
             yield trial

@@ -93,7 +93,9 @@ def is_of_the_platform(history: History, limit: Comb) -> bool:
     if here is not None and here.environment in TASKS_ARE_MACHINES:
         return True
     windows = [w for r in history.window(SuspensionReading, comb.SPAN) for w in r.windows]
-    made = [w for w in windows if w.run_delay is not None and any(limit.holds(end.at) for end in ends_of(w))]
+    made = [
+        w for w in windows if w.run_delay is not None and any(limit.holds(end.at) for end in ends_of(w, limit.shortest))
+    ]
     asked = [w for w in made if w.spin] or made
     gaps = sum(w.gap_seconds for w in asked)
     return gaps > 0 and sum(w.run_delay or 0.0 for w in asked) >= DELAYED.value * gaps

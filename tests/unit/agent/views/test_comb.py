@@ -348,3 +348,23 @@ def test_a_clock_that_has_never_shown_clearly_is_not_known() -> None:
 def ends_within(scene: Scene, seconds: float) -> list[End]:
     readings = scene.history.window(SuspensionReading, seconds)
     return sorted(End(*end) for r in readings for w in r.windows for end in w.ends)
+
+
+def test_a_limit_of_most_of_a_core_is_found_by_its_short_gaps() -> None:
+    # Heartbeats at 5 Hz against a thread that is held for the last 20 ms of each 100 ms: what comes then waits for the next release.
+    beats = [0.2 * n + 0.2 * (n * 0.618034 % 1.0) for n in range(70)]
+    waits = [(at, 0.1 - at % 0.1) for at in beats]
+    ends = [End(at + wait, wait) for at, wait in waits if 0.004 < wait <= 0.02]
+    assert sum(end.length >= 0.015 for end in ends) < LEAST_ENDS
+    found = find(ends).comb
+    assert found is not None
+    assert (found.period, found.least) == (0.1, 0.008)
+
+
+def test_short_turns_of_others_are_no_clock() -> None:
+    draw = random.Random(7)
+    named = sum(
+        find([End(t + draw.random() * 0.1, 0.008 + 0.006 * draw.random()) for t in range(60)]).comb is not None
+        for _ in range(200)
+    )
+    assert named == 0
