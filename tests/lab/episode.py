@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tests.lab import go_app, loads, waits
+from tests.lab import go_app, loads, node_app, waits
 from tests.lab.cores import HEAVY_CORES, Cores, Share
 from tests.lab.freezer import Freezer
 from tests.lab.log_stage import free_udp_port
@@ -249,6 +249,8 @@ class Episode:
                 kind, options, seconds=until - step.at, python=place.python, file=place.files / "waits.py"
             )
             return [*words, "--name", self._name]
+        if kind in node_app.KINDS:
+            return [*node_app.command(options, seconds=until - step.at), "--name", self._name]
         words = loads.command(kind, seconds=until - step.at, python=place.python, file=place.files / "loads.py")
         return [*words, *options, "--name", self._name]
 

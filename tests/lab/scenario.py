@@ -48,7 +48,7 @@ from agent.rules import BY_ID, RULES
 from probes.postgres.probe import PostgresReading
 from probes.postgres.server import PostgresServerReading
 from probes.redis.reading import RedisReading
-from tests.lab import clients, go_app, loads, log_clients, redis_client, waits
+from tests.lab import clients, go_app, loads, log_clients, node_app, redis_client, waits
 from tests.lab.timeline import STRICT, Database, Logs, RedisPlace, Step
 
 DIRECTORY = Path(__file__).with_name("scenarios")
@@ -124,8 +124,10 @@ class Scenario(BaseModel):
         if marks not in (["onset", "end"], ["onset", "lift", "end"]):
             faults.append(f"timeline: marks are {marks}; allowed: onset, (lift,) end")
         faults += [fault for step in self.timeline for fault in self._faults_of(step)]
-        if self.environment != "plain" and any(step.app.partition(" ")[0] in go_app.KINDS for step in self.timeline):
-            faults.append(f"timeline: an app in Go needs environment plain, not {self.environment}")
+        if self.environment != "plain" and any(
+            step.app.partition(" ")[0] in (*go_app.KINDS, *node_app.KINDS) for step in self.timeline
+        ):
+            faults.append(f"timeline: an app in Go or Node needs environment plain, not {self.environment}")
         if self.agent == "sidecar" and self.environment != "plain":
             faults.append(f"agent: sidecar needs environment plain, not {self.environment}")
         served = self.database or self.redis
@@ -143,7 +145,7 @@ class Scenario(BaseModel):
         return self
 
     def _faults_of(self, step: Step) -> Iterator[str]:
-        kinds: tuple[str, ...] = (*loads.KINDS, *waits.KINDS, *go_app.KINDS)
+        kinds: tuple[str, ...] = (*loads.KINDS, *waits.KINDS, *go_app.KINDS, *node_app.KINDS)
         if self.database or self.redis or self.logs:
             kinds = tuple(clients.CLIENTS) if self.database else tuple(redis_client.QUESTIONS) if self.redis else ()
         if step.app and step.app.split()[0] not in kinds:
@@ -220,6 +222,8 @@ def demand(app: str) -> float:
     kind, *options = app.split()
     if kind in go_app.KINDS:
         return go_app.demand(options)
+    if kind in node_app.KINDS:
+        return node_app.demand(options)
     if kind in waits.KINDS:
         return waits.demand(kind, options)
     if kind == "sparse":
