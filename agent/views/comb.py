@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from math import exp, lgamma, log
+from math import exp, inf, lgamma, log
 
 from agent.history import History, once, remembered
 from agent.views.attribution import attribute, digest
@@ -92,7 +92,7 @@ _then = remembered(128)(_shown_until)  # what a minute of the past shows does no
 
 def ends_of(window: Window, least: float = STOP_GAP_SECONDS) -> Iterator[End]:
     """The ends of a window's gaps of this length; a freeze is no limit's gap."""
-    return (End(*end) for end in window.ends if least <= end[1] <= LONG_GAP_SECONDS)
+    return (End(*end, not window.spin) for end in window.ends if least <= end[1] <= LONG_GAP_SECONDS)
 
 
 @once
@@ -113,7 +113,8 @@ def uncounted_limit(history: History) -> Comb | None:
     ]
     if 2 * sum(attribute(w).quota for w in made) >= sum(w.gap_seconds for w in made) > 0:
         return None
-    enough = min((w.end - w.start - w.gap_seconds for w in made if w.spin), default=0.0)
+    # One that wake-ups alone have met is of most of a core, and a burst may be over before it.
+    enough = min((w.end - w.start - w.gap_seconds for w in made if w.spin), default=inf if found.of_wakes else 0.0)
     clean = [  # a burst that something else stopped has not passed where the limit would have
         w for w in windows
         if w.spin and w.start > found.last and w.end - w.start - w.gap_seconds >= enough and not any(ends_of(w))

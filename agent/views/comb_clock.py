@@ -42,8 +42,6 @@ NEXT_TICKS = 2
 #: neighbours rarely make.
 GAP_SHARE = 0.15
 TELLING_GAP_SECONDS = 0.03
-#: The shortest ones of a long period: two ticks.  Others' turns of one tick, by far the most of what is crowded, are left out.
-SHORT_GAP_SECONDS = 0.008
 
 
 class End(NamedTuple):
@@ -51,6 +49,8 @@ class End(NamedTuple):
 
     at: float
     length: float
+    woke: bool = False
+    """Whether it was a wake-up's; else it stopped work that went on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Comb:
     size as bursts met it: what they burned from a release to the next stop, over the period; None where none was
     stopped.  It is the whole limit only while nothing else in the group used it.  ``second_phase`` is another limit's, one
     inside the other; or a tick or two after ``phase``, and then the same limit's.  Gaps of ``least`` seconds were counted, and of these
-    those alone that stopped a burst where ``of_bursts`` says so.
+    those alone that stopped a burst where ``of_bursts`` says so, or the wake-ups' alone where ``of_wakes`` does.
     """
 
     period: float
@@ -74,13 +74,21 @@ class Comb:
     second_phase: float | None = None
     least: float = 0.0
     of_bursts: bool = False
+    of_wakes: bool = False
 
     def again(self, ends: Sequence[End], bursts: Sequence[End] = ()) -> Comb | None:
-        """This clock as the newest of all ends show it, or of those that stopped a burst; None where so many at its phase may be chance."""
-        return self._again(ends, of_bursts=False) or self._again(bursts, of_bursts=True)
+        """This clock as the newest of all ends show it, of those that stopped a burst, or of the wake-ups'; None where so many at its phase may be chance."""
+        least = least_gap(self.period)
+        return (
+            self._again(ends, least)
+            or self._again(bursts, least, of_bursts=True)
+            or self._again(woken(ends), LATE_SECONDS, of_wakes=True)
+        )
 
-    def _again(self, ends: Sequence[End], *, of_bursts: bool) -> Comb | None:
-        newest = [end.at for end in ends if end.length >= least_gap(self.period)][-MOST_AGAIN:]
+    def _again(
+        self, ends: Sequence[End], least: float, *, of_bursts: bool = False, of_wakes: bool = False
+    ) -> Comb | None:
+        newest = [end.at for end in ends if end.length >= least][-MOST_AGAIN:]
         hits = [at for at in newest if self.holds(at)]
         chance = binomial_tail(len(hits), len(newest), self._by_chance)
         if not hits or chance > MOST_CHANCE:
@@ -90,7 +98,7 @@ class Comb:
         return replace(
             self, phase=phases[0], second_phase=phases[1] if len(phases) == 2 else None,
             hits=len(hits), ends=len(newest), chance=chance, last=hits[-1], cores=None,
-            least=least_gap(self.period), of_bursts=of_bursts,
+            least=least, of_bursts=of_bursts, of_wakes=of_wakes,
         )  # fmt: skip
 
     def gone(self, ends: Sequence[End], bursts: Sequence[End]) -> bool:
@@ -105,7 +113,8 @@ class Comb:
 
     def counted(self, ends: Sequence[End], bursts: Sequence[End]) -> list[End]:
         """Of all ends and of those that stopped a burst the ones that were counted for it."""
-        return [end for end in (bursts if self.of_bursts else ends) if end.length >= self.least]
+        these = bursts if self.of_bursts else woken(ends) if self.of_wakes else ends
+        return [end for end in these if end.length >= self.least]
 
     @property
     def _by_chance(self) -> float:
@@ -135,6 +144,11 @@ class Comb:
     def phases(self) -> tuple[float, ...]:
         """Those at which gaps end, in the order in which they were found."""
         return (self.phase,) if self.second_phase is None else (self.phase, self.second_phase)
+
+
+def woken(ends: Sequence[End]) -> list[End]:
+    """Those of wake-ups: who only sleeps is let in at once beside others, and a limit alone makes it late."""
+    return [end for end in ends if end.woke]
 
 
 def least_gap(period: float) -> float:

@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 from agent.views.comb_clock import (
     CELL_SECONDS,
+    KNOWN_ODDS,
     MOST_CHANCE,
     ODDS,
-    SHORT_GAP_SECONDS,
     TELLING_GAP_SECONDS,
     TICK_SECONDS,
     Comb,
@@ -36,9 +36,10 @@ from agent.views.comb_clock import (
     distance,
     least_gap,
     odds,
+    woken,
 )
 from probes.averages import median
-from probes.cpu.spinner import STOP_GAP_SECONDS
+from probes.cpu.spinner import LATE_SECONDS, STOP_GAP_SECONDS
 from probes.record import dataclass
 
 #: The newest of the ends: two clocks may drift apart by some ppm.
@@ -84,7 +85,8 @@ def find(ends: Sequence[End], periods: Sequence[float] = PERIODS, bursts: Sequen
     """The comb on which these ends lie; ``periods`` in seconds, longest first.
 
     ``bursts``, of these the ends that stopped one, are tried by themselves too: in an idle container they alone meet the limit,
-    and what neighbours do to its heartbeats lies anywhere.
+    and what neighbours do to its heartbeats lies anywhere.  So are the wake-ups, with the short ones: a limit of most of a core makes short
+    gaps (of 0.8 cores 20 ms at most), and the turns of others' work, which bursts meet, are not among them.
     """
     large = sum(end.length >= STOP_GAP_SECONDS for end in ends)
     trials = [trial for period in periods for trial in _trials(ends, bursts, period, SETS * len(periods))]
@@ -95,10 +97,7 @@ def find(ends: Sequence[End], periods: Sequence[float] = PERIODS, bursts: Sequen
         for trial in fits:
             if trial.share(limits) >= SAME_SHARE * most:
                 return Releases(trial.number, trial.comb(limits))
-    coarse = [
-        t for t in trials
-        if t.of_all and t.least >= least_gap(t.period) and t.number >= ENOUGH_ENDS and t.period >= CELLS * TICK_SECONDS
-    ]  # fmt: skip
+    coarse = [t for t in trials if t.of_all and t.number >= ENOUGH_ENDS and t.period >= CELLS * TICK_SECONDS]
     return Releases(large, None, bool(coarse) and all(t.chance(1) >= MERE_CHANCE for t in coarse))
 
 
@@ -113,6 +112,7 @@ class _Trial(NamedTuple):
     by_chance: float
     least: float
     of_all: bool
+    of_wakes: bool
     #: Only of a comb that is no chance.
     last: float = 0.0
     second: float = 0.0
@@ -135,7 +135,7 @@ class _Trial(NamedTuple):
         if self.chance(limits) > MOST_CHANCE:
             return False
         if limits == 1:
-            return odds(self.hits, self.number) >= ODDS
+            return odds(self.hits, self.number) >= (KNOWN_ODDS if self.of_wakes else ODDS)
         return self.rest >= LEAST_ENDS and self.period >= CELLS * TICK_SECONDS and self.share(2) >= BOTH_HITS
 
     def comb(self, limits: int) -> Comb:
@@ -146,8 +146,9 @@ class _Trial(NamedTuple):
             first, second = second, first
         last = max(self.last, self.second_last) if limits == 2 else self.last
         return Comb(
-            self.period, first, hits, self.number, self.chance(limits), last, None, second, self.least, not self.of_all
-        )
+            self.period, first, hits, self.number, self.chance(limits), last, None, second, self.least,
+            of_bursts=not (self.of_all or self.of_wakes), of_wakes=self.of_wakes,
+        )  # fmt: skip
 
 
 #: What a period is tried on.
@@ -155,14 +156,9 @@ SETS = 4
 
 
 def _trials(ends: Sequence[End], bursts: Sequence[End], period: float, tried: int) -> Iterator[_Trial]:
-    """This period tried on the gaps that it could make, on the long ones alone, on those that stopped a burst, and on shorter ones.
-
-    A limit of most of a core makes short gaps: of 0.8 cores at most 20 ms, and one wake-up in twenty meets 15 of them.
-    """
-    least = least_gap(period)
-    sets = [(ends, least), (bursts, least)]
-    if least > SHORT_GAP_SECONDS:
-        sets.append((ends, SHORT_GAP_SECONDS))
+    """This period tried on the gaps that it could make, on those that stopped a burst, on all wake-ups that were late, and on the long gaps alone."""
+    least, wakes = least_gap(period), woken(ends)
+    sets = [(ends, least), (bursts, least), (wakes, LATE_SECONDS)]
     if period > TELLING_GAP_SECONDS:
         sets.append((ends, TELLING_GAP_SECONDS))
     for these, length in sets:
@@ -171,16 +167,8 @@ def _trials(ends: Sequence[End], bursts: Sequence[End], period: float, tried: in
             continue
         times = [end.at for end in taken]
         phase, hits = _best_phase(times, period)
-        trial = _Trial(
-            period,
-            len(taken),
-            tried,
-            phase,
-            hits,
-            _by_chance(hits, len(taken), period) * tried,
-            length,
-            these is ends,
-        )
+        by_chance = _by_chance(hits, len(taken), period) * tried
+        trial = _Trial(period, len(taken), tried, phase, hits, by_chance, length, these is ends, these is wakes)
         if trial.by_chance > MOST_CHANCE:
             yield trial
             continue

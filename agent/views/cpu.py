@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from agent.history import History, once
 from agent.views.attribution import LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE, Beats, Causes, attribute, digest
 from agent.views.comb import ends_of, uncounted_limit
+from agent.views.comb_clock import woken
 from probes.cpu.spinner import STOP_GAP_SECONDS
 from probes.cpu.suspension import SuspensionReading, Window
 from probes.host.cgroup import CgroupReading
@@ -190,9 +191,10 @@ def _share_to_the_limit(history: History, windows: Iterable[Window]) -> float:
     limit = uncounted_limit(history)
     if limit is None:
         return 0.0
-    ends = [end for w in windows for end in ends_of(w)]
-    whole = sum(length for _, length in ends)
-    return sum(length for at, length in ends if limit.holds(at)) / whole if whole else 0.0
+    ends = [end for w in windows for end in ends_of(w, limit.shortest)]
+    counted = woken(ends) if limit.of_wakes else ends
+    whole = sum(end.length for end in counted)
+    return sum(end.length for end in counted if limit.holds(end.at)) / whole if whole else 0.0
 
 
 def _taken_share(history: History, readings: Sequence[SuspensionReading], frozen: float) -> float:

@@ -296,7 +296,7 @@ def through(scene: Scene, ends: list[End], minutes: float) -> Scene:
     """Let minutes pass in which gaps end so from now on, at the same phases."""
     later = ceil((scene.clock() + 1 - ends[0].at) / 0.1) * 0.1
     for _ in range(round(minutes * 12)):
-        _slot(scene, [End(at + later, length) for at, length in ends])
+        _slot(scene, [end._replace(at=end.at + later) for end in ends])
     return scene
 
 
@@ -337,7 +337,7 @@ def _slot(scene: Scene, ends: list[End]) -> None:
     """Five seconds, with those of the gaps that end in them."""
     start = scene.clock()
     due = [end for end in ends if start <= end.at < start + 5]
-    scene.slot([beat(at - 0.5, late=[length])._replace(ends=((at, length),)) for at, length in due])
+    scene.slot([beat(at - 0.5, late=[length])._replace(ends=((at, length),)) for at, length, _ in due])
 
 
 def test_a_clock_that_has_never_shown_clearly_is_not_known() -> None:
@@ -354,17 +354,21 @@ def test_a_limit_of_most_of_a_core_is_found_by_its_short_gaps() -> None:
     # Heartbeats at 5 Hz against a thread that is held for the last 20 ms of each 100 ms: what comes then waits for the next release.
     beats = [0.2 * n + 0.2 * (n * 0.618034 % 1.0) for n in range(70)]
     waits = [(at, 0.1 - at % 0.1) for at in beats]
-    ends = [End(at + wait, wait) for at, wait in waits if 0.004 < wait <= 0.02]
+    ends = [End(at + wait, wait, woke=True) for at, wait in waits if 0.004 < wait <= 0.02]
+    # Bursts met others' turns meanwhile, which end on the scheduler's ticks.
+    ends += on_ticks(30, length=0.01)
     assert sum(end.length >= 0.015 for end in ends) < LEAST_ENDS
     found = find(ends).comb
     assert found is not None
-    assert (found.period, found.least) == (0.1, 0.008)
+    assert (found.period, found.of_wakes) == (0.1, True)
+    assert found.counted(ends, ()) == [end for end in ends if end.woke]
 
 
 def test_short_turns_of_others_are_no_clock() -> None:
     draw = random.Random(7)
     named = sum(
-        find([End(t + draw.random() * 0.1, 0.008 + 0.006 * draw.random()) for t in range(60)]).comb is not None
+        find([End(t + draw.random() * 0.1, 0.004 + 0.01 * draw.random(), woke=True) for t in range(60)]).comb
+        is not None
         for _ in range(200)
     )
     assert named == 0
