@@ -85,6 +85,10 @@ class SuspensionReading(Reading):
         "CPUs that /proc/stat adds up: one CPU's share of steal and lost seconds is theirs over this.",
         stability="internal",
     )
+    idle_seconds: float | None = increment(
+        "Time in which CPUs stood idle, all that this process may run on: beside them nothing waits for other work.",
+        stability="internal",
+    )
     child_restarts: int = increment("Times the measuring child process had to be started again.")
     child_stops: int = increment(
         "Gaps dropped because only the child was held, not the instance.", stability="internal"
@@ -186,6 +190,10 @@ class SuspensionProbe:
                 unseen[field] = Unseen("/proc/stat cannot count this here", Code.CANNOT_COUNT)
         if self._ticks.cpus is None:
             unseen["stat_cpus"] = Unseen("/proc/stat cannot be read", Code.CANNOT_COUNT)
+        if self._ticks.idle is None:
+            unseen["idle_seconds"] = Unseen(
+                "/proc/stat cannot be read, or counts CPUs that this process may not use", Code.NOT_APPLICABLE
+            )
         restarts, self._child.restarts = self._child.restarts, 0
         return SuspensionReading(
             taken=now,
@@ -201,6 +209,7 @@ class SuspensionProbe:
             steal_seconds=None if "steal_seconds" in unseen or ticks is None else ticks[0],
             lost_seconds=None if "lost_seconds" in unseen or ticks is None else ticks[1],
             stat_cpus=self._ticks.cpus,
+            idle_seconds=self._ticks.idle,
             child_restarts=restarts,
             child_stops=stops,
             windows_dropped=max(0, len(kept) - MOST_WINDOWS),

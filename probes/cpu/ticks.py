@@ -29,13 +29,19 @@ class TickCounter:
         self._path = root / "proc/stat"
         self._cpus = 0
         self._hertz = os.sysconf("SC_CLK_TCK")
-        self._before: tuple[float, float, float] | None = None
+        self._before: tuple[float, float, float, float] | None = None
+        self._idle: float | None = None
         self._sum = self._highest = 0.0
 
     @property
     def cpus(self) -> int | None:
         """How many CPUs /proc/stat adds up; None while it has not been read."""
         return self._cpus or None
+
+    @property
+    def idle(self) -> float | None:
+        """Seconds that these CPUs were idle before the last call; ``None`` where it is not known, or where this process may not run on all of them."""
+        return self._idle
 
     def since(self) -> tuple[float, float] | None:
         """(steal, lost) in seconds since the last call; ``None`` when there is nothing to compare."""
@@ -45,12 +51,14 @@ class TickCounter:
                 self._cpus = self._cpus or count_cpus(b" ".join(words) + b"\n" + file.read(65536))
             now = self._clock()
             steal, total = int(words[8]) / self._hertz, sum(map(int, words[1:9])) / self._hertz
+            idle = (int(words[4]) + int(words[5])) / self._hertz
         except (OSError, IndexError, ValueError):
-            self._before = None
+            self._before = self._idle = None
             return None
-        before, self._before = self._before, (now, steal, total)
+        before, self._before = self._before, (now, steal, total, idle)
         if before is None:
             return None
+        self._idle = gain(before[3], idle) if len(os.sched_getaffinity(0)) == self._cpus else None
         self._sum += (now - before[0]) * self._cpus - (total - before[2])
         lost = max(0.0, self._sum - self._highest)
         self._highest = max(self._sum, min(self._highest, self._sum + SLACK_SECONDS))

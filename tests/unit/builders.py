@@ -138,6 +138,7 @@ def suspension(
         "steal_seconds": 0.0,
         "lost_seconds": 0.0,
         "stat_cpus": 2,
+        "idle_seconds": 0.0,
         "child_restarts": 0,
         "child_stops": 0,
         "windows": tuple(windows),
@@ -238,12 +239,18 @@ class Scene:
         return self
 
     def slot(
-        self, windows: Sequence[Window] = (), *, in_flight: int | None = None, lost: float = 0.0, **of_cgroup: Any
+        self,
+        windows: Sequence[Window] = (),
+        *,
+        in_flight: int | None = None,
+        lost: float = 0.0,
+        idle: float = 0.0,
+        **of_cgroup: Any,
     ) -> Scene:
         """One slot with exactly these windows."""
         start, self._slot = self.clock(), self._slot + 1
         now = self.clock.advance(SLOT)
-        self.history.add(suspension(now, windows, lost_seconds=lost))
+        self.history.add(suspension(now, windows, lost_seconds=lost, idle_seconds=idle))
         self.history.add(cgroup(now, **of_cgroup))
         if in_flight is None:
             self.history.miss(RequestsReading, "", NoData("nothing tells when a request is in flight", "tell me"))

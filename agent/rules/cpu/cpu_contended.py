@@ -68,6 +68,12 @@ HOST = Threshold(
     "ratio",
     "who waits for a CPU that the host holds has run delay: blamed by mistake in 6 of 6 runs of the lab",
 )
+IDLE = Threshold(
+    "time in which the CPUs are idle since the first probe that waited, from which nobody waits for other work",
+    0.6,
+    "ratio",
+    "an idle CPU takes over who waits for another within a tick",
+)
 PLAIN = measured(5, 5, where="plain")
 GUEST = measured(
     0,
@@ -113,12 +119,25 @@ def _judge(history: History) -> Judgement:
     if kernel(history) == "guest" and host >= HOST.value:
         why = f"{evidence[0].text}; but the host takes {host:.0%} of it, and who waits for a CPU that the host holds looks like one who waits for other work"
         return Unknown(why, "the host's run queue and cpu.stat while this is seen", Code.CANNOT_COUNT)
+    idle = _idle_since(history, waited[0].start) if waited and beat < SHARE.value else 0.0
+    if idle >= IDLE.value:
+        why = f"{evidence[0].text}, while the CPUs were idle {idle:.0%} of it: a limit that no counter here shows looks like that"
+        return Unknown(
+            why, "look for a CPU limit above this container: of the pod, the task or the machine", Code.CANNOT_COUNT
+        )
     own = use is not None and use >= SELF.value
     advice = Advice(
         OWN_ADVICE if own else ADVICE if use is not None else EITHER_ADVICE, _changes(history, own), "more CPU reserved or billed",
         "changing the billing mode or raising a CPU limit: no limit is the cause",
     )  # fmt: skip
     return Present("warning", by_kernel(history, PLAIN, GUEST), place.scope(history), evidence, advice, share=share)
+
+
+def _idle_since(history: History, start: float) -> float:
+    """Share of the time since then in which the CPUs stood idle; 0 where that is not known."""
+    readings = [r for r in history.window(SuspensionReading, SPAN) if r.taken - r.seconds >= start]
+    known = [(r.idle_seconds, r.seconds * r.stat_cpus) for r in readings if r.idle_seconds is not None and r.stat_cpus]
+    return sum(idle for idle, _ in known) / sum(wall for _, wall in known) if known else 0.0
 
 
 def _with_the_app(history: History, used: float | None) -> float | None:
@@ -172,7 +191,7 @@ RULE = Rule(
     meaning="Threads that are ready wait in the run queue because all CPUs run something else; no limit is at work.",
     disproof="run delay in /proc/PID/schedstat grows by less than a quarter of a busy thread's wall time",
     needs=(SuspensionReading,),
-    thresholds=(SHARE, RECENT, LEAST, SPREAD, STARTED, WHOLE, SELF, APP, WAITED, HOST),
+    thresholds=(SHARE, RECENT, LEAST, SPREAD, STARTED, WHOLE, SELF, APP, WAITED, HOST, IDLE),
     confidences=(PLAIN, GUEST),
     span_seconds=SPAN,
     judge=_judge,

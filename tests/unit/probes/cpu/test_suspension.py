@@ -16,6 +16,7 @@ import pytest
 from probes.cpu import spinner
 from probes.cpu.child import MOST_BUFFERED, SILENT_SECONDS
 from probes.cpu.suspension import LONG_GAP_SECONDS, MOST_WINDOWS, SuspensionProbe, SuspensionReading
+from probes.cpu.ticks import TickCounter
 from probes.reading import NoData
 from tests.unit.builders import FakeClock
 
@@ -496,3 +497,20 @@ async def _heard(probe: SuspensionProbe) -> SuspensionReading:
             if reading.heartbeats:
                 return reading
             await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize(("allowed", "seconds"), [({0}, 3.0), (set(), None)], ids=["all CPUs", "a part of them"])
+def test_idle_time_is_that_of_the_cpus_that_this_process_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: set[int], seconds: float | None
+) -> None:
+    stat, hertz = tmp_path / "proc/stat", os.sysconf("SC_CLK_TCK")
+    stat.parent.mkdir()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: allowed)
+    counter = TickCounter(tmp_path)
+    for idle, iowait in ((5, 7), (5 + 2 * hertz, 7 + hertz)):
+        stat.write_text(f"cpu 1 1 1 {idle} {iowait} 1 1 1 0 0\ncpu0 1 1 1 {idle} {iowait} 1 1 1 0 0\n")
+        counter.since()
+    assert counter.idle == seconds
+    stat.unlink()
+    counter.since()
+    assert counter.idle is None

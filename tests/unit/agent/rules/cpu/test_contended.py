@@ -73,3 +73,24 @@ def test_in_a_machine_that_its_host_holds_without_counting_it_waits_convict_nobo
     scene.history.add(platform(scene.clock(), trust=trust, virtualised=virtualised))
     judgement = BY_ID["cpu_contended"].judge(scene.history)
     assert isinstance(judgement, verdict), judgement
+
+
+@pytest.mark.parametrize(("idle", "verdict"), [(0.9, Unknown), (0.3, Present)])
+def test_beside_idle_cpus_nobody_waits_for_other_work(idle: float, verdict: type) -> None:
+    # Run delay grows while a limit holds a burst, too: one on a group above all that is visible is counted nowhere.
+    scene = Scene().run(30, spins=None, gap=0.0)
+    for _ in range(8):
+        start = scene.clock()
+        waited = spin(start + 1.0, burn=0.012, gaps=(0.02,), cause="contention")
+        scene.slot([*beats(start, 5.0), waited], idle=2 * 5.0 * idle)
+    judgement = BY_ID["cpu_contended"].judge(scene.history)
+    assert isinstance(judgement, verdict)
+
+
+def test_the_time_before_anybody_waited_says_nothing() -> None:
+    scene = Scene()
+    for busy in (False,) * 7 + (True,) * 5:
+        start = scene.clock()
+        waited = [spin(start + 1.0, burn=0.012, gaps=(0.02,), cause="contention")] if busy else []
+        scene.slot([*beats(start, 5.0), *waited], idle=0.0 if busy else 10.0)
+    assert isinstance(BY_ID["cpu_contended"].judge(scene.history), Present)
