@@ -35,6 +35,10 @@ def judge(history: History) -> Judgement:
     return BY_ID["event_loop_blocked"].judge(history)
 
 
+def test_it_is_asked_where_no_hook_is_listened_for() -> None:
+    assert BY_ID["event_loop_blocked"].can_run({ProcessesReading, ListeningReading})
+
+
 def test_a_callback_that_computes_is_seen_and_not_named() -> None:
     found = judge(minute(loop=BLOCKED))
     assert isinstance(found, Present)
