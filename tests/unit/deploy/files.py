@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
 #: Written in Go's template language, which becomes YAML when it is rendered.
 TEMPLATES = "helm/*/templates/*"
-#: What `helm dependency build` leaves behind.
-BUILT = {"charts", "Chart.lock"}
+#: What `helm dependency build` and Python leave behind.
+BUILT = {"charts", "Chart.lock", "__pycache__"}
 #: deploy/grafana is made by a program, which has tests of its own.
 FILES = sorted(
     path
