@@ -58,10 +58,12 @@ ALL = Threshold("checks for which it is late, critical from", 0.5, "ratio", "mos
 HALF = Threshold(
     "of that time the garbage collector, the loop's thread or slow log calls are named from", 0.5, "ratio", "more of it than of all else"
 )  # fmt: skip
-SURE = not_measured(0.8, "the lab has no scenario of it; docs/evidence/loggers-seen.md has real loops and look-alikes")
+SURE = not_measured(
+    0.8, "the lab's few runs were all right; docs/evidence/loggers-seen.md has real loops and look-alikes"
+)
 
 FROM_OUTSIDE = not_measured(
-    0.7, "a thread that never sleeps is certain; that somebody waits for it is not seen", "without a hook"
+    0.7, "the lab's few runs were all right; that somebody waits for the loop is not seen", "without a hook"
 )
 
 
