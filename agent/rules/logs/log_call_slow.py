@@ -43,6 +43,12 @@ CONTROL = Threshold(
     "",
     "a write waits for the interpreter once or twice (docs/evidence/loggers-seen.md)",
 )
+TAKEN = Threshold(
+    "time in which the CPU is taken away, from which slow calls must last for more of the time than that",
+    0.05,
+    "ratio",
+    "a client with 0.05 cores, stopped 6 % of the time, made three calls of 0.4 s a minute: each may be one stop",
+)
 LEAST = Threshold("seconds in which calls are timed, at least", 10.0, "seconds", "fewer are a moment")
 HALF = Threshold(
     "slow calls that last without the time in which the CPU is taken away, critical from",
@@ -51,7 +57,7 @@ HALF = Threshold(
     "a thread does more of this than of its work",
 )
 SURE = not_measured(
-    0.8, "the lab has no scenario of it; docs/evidence/loggers-seen.md has real handlers, sinks and look-alikes"
+    0.8, "the lab never makes it; docs/evidence/loggers-seen.md has real handlers, sinks and look-alikes"
 )
 
 
@@ -98,7 +104,8 @@ def _handler(history: History, calls: Timed) -> Judgement:
     if withheld is None and woken is None:
         return Unknown(f"{told.text}; whether its CPU was taken away meanwhile is not known", "wait", Code.NOT_YET)
     left = 1 - (withheld or 0.0)
-    if not _harms(share * left, slow, long * left) or long * left < CONTROL.value * (woken or 0.0):
+    may_be_stops = 1 - left >= TAKEN.value and share <= 1 - left
+    if may_be_stops or not _harms(share * left, slow, long * left) or long * left < CONTROL.value * (woken or 0.0):
         others = f"; the CPU was taken away {withheld or 0.0:.0%} of the time, and who only waits was woken {duration(woken or 0.0)} late"
         return Unknown(told.text + others, "give the app the CPU first; then judge its log calls", Code.CANNOT_COUNT)
     cases = (*queues.stuck_in_write(history, SPAN), *([Case.CPU_TAKEN] if left <= queues.WITHHELD.value else []))
@@ -147,7 +154,7 @@ RULE = Rule(
     meaning="A log handler waits before it returns - for a server, a disk or a lock - and with it whoever logs: a request, or the event loop.",
     disproof="py-spy dump --pid PID shows no thread within the handler's emit(); with the handler removed the app is as slow",
     needs=(InAppReading,),
-    thresholds=(SLOW, SHARE, LONG, TIMES, CONTROL, LEAST, HALF, queues.WITHHELD),
+    thresholds=(SLOW, SHARE, LONG, TIMES, CONTROL, TAKEN, LEAST, HALF, queues.WITHHELD),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,

@@ -48,6 +48,15 @@ def test_look_alike_a_cpu_that_is_taken_away_makes_some_calls_long(gap: float, w
     assert "taken away" in found.because
 
 
+def test_look_alike_a_few_calls_that_last_for_less_of_the_time_than_the_cpu_is_gone() -> None:
+    """By the share that is gone a call would lose little of its length, but each may be one long stop."""
+    calls = (1000.0, 0.5, 1.0, 0.4, 0.6)
+    assert isinstance(judge(minute(calls=calls)), Present)
+    found = judge(minute(calls=calls, gap=0.01))
+    assert isinstance(found, Unknown)
+    assert "the CPU was taken away" in found.because
+
+
 def test_without_a_cpu_a_handler_that_waits_far_longer_is_seen_and_what_takes_the_cpu_goes_first() -> None:
     found = judge(minute(calls=HTTP, gap=0.08))
     assert isinstance(found, Present)
