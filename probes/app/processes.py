@@ -165,6 +165,8 @@ class ProcessesProbe:
             pids = await self._search()
             self._last = {pid: sample for pid, sample in samples.items() if pid in pids}
             self._last |= await self._sample([pid for pid in pids if pid not in samples], blind)
+            if len(self._last) < len(pids):
+                self._due = min(self._due, self._searched + SEARCH_AGAIN_SECONDS)
         if not self._last:
             raise self._nobody
         grown = [

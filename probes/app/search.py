@@ -7,7 +7,7 @@ To search all processes of a large host takes 60 ms, so a :class:`Search` goes i
 ends at its bound, and the next one, a slot later, goes on with whoever was not looked at yet.  It begins with those
 that were owners before and the processes made beside them, then the newest, since the machine's own are older than the app.
 A round that leaves an owner unknown is made again less often; until then, and when there are new sockets, the owners
-and the newest processes are looked at: an app that was started anew is found at once.
+and the newest processes are looked at: an app that was started anew is found at once.  A round ends with them where sockets came meanwhile.
 Kernel threads are not told apart: to ask costs as much as their empty directory, and they too come once in a round.
 The agent and its measuring child are never found.
 """
@@ -139,7 +139,8 @@ class Search:
         self._root, self._child = root, child
         #: The sockets that were asked for the last time.
         self.sought: frozenset[int] = frozenset()
-        self._goes_on = False
+        #: Whether this round goes on; whether sockets are new since it began, and it has looked again for their owners.
+        self._goes_on = self._late = self._again = False
         self._light = self._next_light = 0
         #: Processes that this round is done with; those whose descriptors may not be read, or are too many.
         self._done: set[int] = set()
@@ -157,10 +158,12 @@ class Search:
         A round that is not ``whole`` leaves out old processes that were no owner at the one before.
         """
         others = _others(self._root, self._child())
-        self.sought = frozenset(inodes)
+        began, self.sought = not self.sought.issuperset(inodes), frozenset(inodes)
         last = _last_id(self._root)
         if not self._goes_on:
             self._begin(whole, last)
+        elif began:  # by one of those that this round is done with, perhaps
+            self._late = True
         for pids in (self._done, self._refused, self._large):
             pids.intersection_update(others)  # an id may be given to a new process
         wanted = {f"socket:[{inode}]" for inode in inodes} - self._held
@@ -169,6 +172,9 @@ class Search:
         due = sorted(others - self._done, key=lambda pid: (pid not in owners, pid not in beside, pid > last, -pid))
         searched = await self._search_in(due, wanted)
         self._goes_on = bool(wanted) and searched < len(due)
+        if wanted and self._late and not self._goes_on and not self._again:  # once: sockets may come all the time
+            self._look_again(self._found, last)
+            self._goes_on = self._again = True
         known = [pid for pid in self._before if pid in owners] if self._goes_on else ()
         found = tuple(dict.fromkeys((*known, *self._found)))
         if not wanted:
@@ -183,17 +189,22 @@ class Search:
 
     def _begin(self, whole: bool, last: int) -> None:
         """A new round: over all processes, or over the owners and what is new."""
-        self._before = list(dict.fromkeys(self._found)) or self._before  # between two connections they hold none
+        self._late = self._again = False
+        self._before = self._found or self._before  # between two connections they hold none
         self._found, self._held = [], set()
         if self._light or not whole:
             self._light -= whole
-            youngest = nlargest(YOUNG, self._done, key=lambda pid: (pid <= last, pid))
-            self._done.difference_update(self._before, youngest)
+            self._look_again(self._before, last)
             return
         self._light, self._next_light = self._next_light, min(MOST_LIGHT_ROUNDS, 2 * self._next_light + 1)
         self._links = 0
         for pids in (self._done, self._refused, self._large):
             pids.clear()
+
+    def _look_again(self, owners: Collection[int], last: int) -> None:
+        """At these and at the newest, though they have been looked at."""
+        youngest = nlargest(YOUNG, self._done, key=lambda pid: (pid <= last, pid))
+        self._done.difference_update(owners, youngest)
 
     async def _search_in(self, pids: Sequence[int], wanted: set[str]) -> int:
         """Search these as far as the bound goes, and take from ``wanted`` what they hold.  Returns how many."""
@@ -212,7 +223,7 @@ class Search:
                 if not here or _network(self._root, pid) == here:
                     left -= OPENING_STEPS
                     seen, links = await _held(f"{self._root}/proc/{pid}/fd", wanted, most)
-                    if seen:
+                    if seen and pid not in self._found:
                         self._found.append(pid)
                     self._held |= seen
                     wanted -= seen

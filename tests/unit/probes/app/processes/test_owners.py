@@ -160,6 +160,15 @@ def test_a_zombie_has_ended_and_a_process_whose_first_thread_did_has_not(scene: 
     assert scene.nothing(1.0).because == "the app's processes have ended"
 
 
+def test_after_owners_that_ended_while_they_were_sought_it_is_searched_again_soon(scene: Scene) -> None:
+    scene.process(60, "web").thread(60, state="Z").holds(71)
+    new = scene.process(61, "web")
+    scene.inodes = {71, 72}
+    assert "have ended" in scene.nothing().because
+    new.holds(72)
+    assert scene.read(SEARCH_AGAIN_SECONDS).processes == {"web": 1}
+
+
 def test_when_all_are_gone_it_says_so(scene: Scene) -> None:
     scene.process(60, "web").holds(71)
     scene.read()

@@ -104,6 +104,21 @@ def test_until_a_round_ends_the_owners_of_the_one_before_count(scene: Scene, mon
     assert parts(search, {99})[0].pids == ()
 
 
+def test_one_that_connects_after_a_round_looked_at_it_is_looked_at_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An app that is started anew while a large host is searched."""
+    monkeypatch.setattr(process_search, "MOST_STEPS", 100)
+    scene.process(60, "web").holds(71)
+    new = scene.process(61, "web")
+    for pid in range(30, 40):
+        scene.process(pid, "shell").holds(others=90)
+    search = Search(scene.fake.root)
+    assert asyncio.run(search.search_on({71, 99})).goes_on
+    new.holds(72)
+    assert set(parts(search, {72, 99})[-1].pids) == {60, 61}
+
+
 def test_a_round_in_vain_is_made_again_less_often_and_new_processes_are_looked_at_meanwhile(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
