@@ -108,7 +108,7 @@ class Scenario(BaseModel):
     logs: Logs | None = None
     access: Access | Literal[""] = ""
     cores: float | None = Field(default=None, gt=0, le=2)
-    """What a scenario with a database or logs needs; any other says it by its loads."""
+    """What a scenario with a database or logs needs; any other says it by its loads, or claims more to be alone."""
     smoke: Chosen = False
     quick: Chosen = True
     because: str = ""
@@ -196,8 +196,10 @@ class Scenario(BaseModel):
 
     def cores_from(self, index: int) -> float:
         """The most CPU that any step from this one on can use."""
+        if self.cores:
+            return self.cores
         if self.database or self.redis or self.logs:
-            return self.cores or (LOG_CORES if self.logs else DATABASE_CORES)
+            return LOG_CORES if self.logs else DATABASE_CORES
         most = 0.0
         quota, inner, app, neighbours = 1.0, 1.0, 0.0, 0
         for at, step in enumerate(self.timeline):
