@@ -70,7 +70,10 @@ FROM_OUTSIDE = not_measured(
 def _judge(history: History) -> Judgement:
     loops = in_app.loops(history, SPAN)
     if not loops:
-        if seen := loop_outside.busy(history, SPAN, TAKEN.value):
+        seen = loop_outside.busy(history, SPAN, TAKEN.value)
+        if isinstance(seen, Unknown):
+            return seen
+        if seen:
             ran, others = seen[0].value or 0.0, Evidence("how late its callbacks are only the hook can know")
             advice = Advice(
                 ADVICE, (*BY_KIND["node"], "stallscope hooks   # the hook reports how late"), COST, WILL_NOT_HELP

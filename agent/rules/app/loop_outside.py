@@ -6,13 +6,16 @@ For apps without the hook.  Nobody is cleared from here: a loop whose thread sle
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from agent.history import History
 from agent.report import Evidence
 from agent.rules import targets
-from agent.rules.rule import Threshold
+from agent.rules.rule import Threshold, Unknown
 from agent.views.cpu import cpu_breakdown
 from probes.app.processes import ProcessesReading
 from probes.averages import fmean
+from probes.reading import Code
 from probes.sockets.listening import ListeningReading
 
 BUSY = Threshold(
@@ -21,30 +24,31 @@ BUSY = Threshold(
 )  # fmt: skip
 
 
-def busy(history: History, seconds: float, taken: float) -> tuple[Evidence, ...]:
-    """What shows that the loop of a server hardly ever sleeps, of the busiest one; empty where nothing does.
+def busy(history: History, seconds: float, taken: float) -> tuple[Evidence, ...] | Unknown:
+    """What the busiest main thread of a Node server that a hook does not tell of shows; empty where none hardly ever sleeps.
 
-    ``taken``: with more of the time taken from the CPU, ratio, its thread is busy for that.
+    Unknown where a share of ``taken`` or more is taken from the CPU: then its thread may be busy for that.
     """
+    ran, waited, name = max(_main_threads(history, seconds), default=(0.0, 0.0, ""))
+    cpu = cpu_breakdown(history, seconds)
+    if ran + waited < BUSY.value or cpu is None:
+        return ()
+    text = f"the main thread of Node process {name!r}, which its event loop is on, ran {ran:.0%} of the time"
+    gone = max(waited, sum(cpu.taken.values()))
+    if gone >= taken:
+        why = f"{text}, and the CPU was taken away {gone:.0%} of the time: it may be busy only for that, and no hook reports its loop"
+        return Unknown(why, "first what takes the CPU away, then look again", Code.CANNOT_COUNT)
+    return (Evidence(text, ran, "ratio"),) if ran >= BUSY.value else ()
+
+
+def _main_threads(history: History, seconds: float) -> Iterator[tuple[float, float, str]]:
+    """Share of the time in which it ran, in which it waited for a CPU, and the process: of each Node server among the app's."""
     readings = [r for r in history.window(ProcessesReading, seconds) if r.main_thread_ratio]
     listening = history.latest(ListeningReading)
     if len(readings) < targets.LEAST_READINGS or listening is None or "app" not in listening.whose.values():
-        return ()
-    cpu = cpu_breakdown(history, seconds)
-    if cpu is None or sum(cpu.taken.values()) >= taken:
-        return ()
-    found = []
+        return
     for name in (name for name, runtime in readings[-1].runtimes.items() if runtime == "node"):
         seen = [r for r in readings if name in (r.main_thread_ratio or {})]
-        ran = fmean((r.main_thread_ratio or {})[name] for r in seen) if len(seen) >= targets.LEAST_READINGS else 0.0
-        waited = fmean((r.main_thread_delay_ratio or {}).get(name, 0.0) for r in seen) if seen else 0.0
-        if ran >= BUSY.value and waited < taken:
-            found.append((ran, name))
-    return tuple(
-        Evidence(
-            f"the main thread of Node process {name!r}, which its event loop is on, ran {ran:.0%} of the time",
-            ran,
-            "ratio",
-        )
-        for ran, name in sorted(found)[-1:]
-    )
+        if len(seen) >= targets.LEAST_READINGS:
+            ran = fmean((r.main_thread_ratio or {})[name] for r in seen)
+            yield ran, fmean((r.main_thread_delay_ratio or {}).get(name, 0.0) for r in seen), name

@@ -198,3 +198,14 @@ def test_without_a_hook_a_main_thread_of_node_that_never_sleeps_is_a_loop_that_i
 )  # fmt: skip
 def test_what_else_the_kernel_shows_convicts_and_clears_no_loop(history: History) -> None:
     assert isinstance(judge(history), Unknown)
+
+
+@pytest.mark.parametrize(
+    "history", [outside(0.7, 0.25), outside(0.97, gap=0.05)], ids=["others want its CPU", "the hypervisor takes it"]
+)
+def test_a_main_thread_that_is_busy_while_its_cpu_is_taken_away_is_named_with_both_numbers(history: History) -> None:
+    judged = judge(history)
+    assert isinstance(judged, Unknown)
+    assert "'shop'" in judged.because
+    assert "taken away" in judged.because
+    assert "taken away" not in judge(outside(0.5, 0.25)).because  # type: ignore[union-attr]
