@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from probes.app.processes import ENDED, ProcessesReading, are_watched
 from probes.app.search import App, Found, chosen, has_name
@@ -11,6 +12,7 @@ from probes.host.cgroup import CgroupProbe, CgroupReading
 from probes.host.demand import DemandProbe, DemandReading
 from probes.host.platform import in_gvisor
 from probes.host.registration import Cgroup, counts, demand_plan
+from probes.kernel_files import read_text
 from probes.reading import NoData, Probe, Reading
 from probes.registration import Context, Planned, Registration
 
@@ -48,7 +50,7 @@ class OfAppProbe:
 def probes(context: Context) -> Iterator[Planned]:
     """The groups of the process that the settings name; else of the connections' owners, once they are seen to be others."""
     app, root = context.settings(App), context.root
-    find, still, when = lambda: Found(context.app_pids(), ENDED), lambda pid: pid in context.app_pids(), None
+    find, still, when = lambda: Found(context.app_pids(), ENDED), lambda pid: is_of_the_first(context, pid), None
     if app.process or app.pid:
         find = lambda: chosen(root, app.process, app.pid, context.child_pid())  # noqa: E731
         still = lambda pid: bool(app.pid) or has_name(root, pid, app.process)  # noqa: E731
@@ -71,6 +73,21 @@ def _counted(context: Context) -> bool:
     """Whether the throttled periods of the app's group are read, although the agent's own are not."""
     latest = context.latest(CgroupReading, OfAppProbe.target)
     return latest is not None and latest.throttled_seconds is not None and not in_gvisor(context)
+
+
+def is_of_the_first(context: Context, pid: int) -> bool:
+    """Whether this one is among the app's processes still, and in the cgroups of the first of them."""
+    pids = context.app_pids()
+    if pid not in pids:
+        return False
+    try:
+        return pid == pids[0] or _cgroups(context.root, pid) == _cgroups(context.root, pids[0])
+    except OSError:
+        return False  # one of them has ended
+
+
+def _cgroups(root: Path, pid: int) -> str:
+    return read_text(f"{root}/proc/{pid}/cgroup")
 
 
 def _in_another_group(context: Context) -> bool:

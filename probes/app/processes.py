@@ -165,6 +165,7 @@ class ProcessesProbe:
             pids = await self._search()
             self._last = {pid: sample for pid, sample in samples.items() if pid in pids}
             self._last |= await self._sample([pid for pid in pids if pid not in samples], blind)
+            self._last = {pid: self._last[pid] for pid in pids if pid in self._last}
             if len(self._last) < len(pids):
                 self._due = min(self._due, self._searched + SEARCH_AGAIN_SECONDS)
         if not self._last:
@@ -184,7 +185,7 @@ class ProcessesProbe:
         )  # fmt: skip
 
     def pids(self) -> tuple[int, ...]:
-        """The processes that are watched now."""
+        """The processes that are watched now: of the owners of connections first who holds most of them."""
         return tuple(self._last)
 
     async def aclose(self) -> None:

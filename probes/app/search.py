@@ -10,6 +10,8 @@ A round that leaves an owner unknown is made again less often; until then, and w
 and the newest processes are looked at: an app that was started anew is found at once.  A round ends with them where sockets came meanwhile.
 Kernel threads are not told apart: to ask costs as much as their empty directory, and they too come once in a round.
 The agent and its measuring child are never found.
+
+Who holds most of them comes first: where a proxy, a job or another agent asks the same database, the app is who has a pool.
 """
 
 from __future__ import annotations
@@ -151,6 +153,9 @@ class Search:
         self._before: list[int] = []
         self._found: list[int] = []
         self._held: set[str] = set()
+        #: How many of the sockets each owner held when it was looked at last.
+        self._holds: dict[int, int] = {}
+        self._first: int | None = None
 
     async def search_on(self, inodes: Collection[int], *, whole: bool = True) -> Found:
         """One part of a round; the owners of the round before count until it ends.  Raises OSError without /proc.
@@ -176,7 +181,8 @@ class Search:
             self._look_again(self._found, last)
             self._goes_on = self._again = True
         known = [pid for pid in self._before if pid in owners] if self._goes_on else ()
-        found = tuple(dict.fromkeys((*known, *self._found)))
+        self._holds = {pid: count for pid, count in self._holds.items() if pid in others}
+        found = self._most_first(dict.fromkeys((*known, *self._found)))
         if not wanted:
             self._light = self._next_light = 0
             return Found(found)
@@ -186,6 +192,15 @@ class Search:
             said = f"{'not every' if found else 'no'} owner of the app's connections was found: {because}"
             because = because.reworded(said)
         return Found(found, because, remedy, self._goes_on)
+
+    def _most_first(self, owners: Collection[int]) -> tuple[int, ...]:
+        """By the number of sockets that they hold; the first of the last time stays it while it holds half as many as the most."""
+        ordered = sorted(owners, key=lambda pid: -self._holds.get(pid, 0))
+        if ordered and self._first in ordered and 2 * self._holds.get(self._first, 0) >= self._holds.get(ordered[0], 0):
+            ordered.remove(self._first)
+            ordered.insert(0, self._first)
+        self._first = ordered[0] if ordered else None
+        return tuple(ordered)
 
     def _begin(self, whole: bool, last: int) -> None:
         """A new round: over all processes, or over the owners and what is new."""
@@ -225,6 +240,7 @@ class Search:
                     seen, links = await _held(f"{self._root}/proc/{pid}/fd", wanted, most)
                     if seen and pid not in self._found:
                         self._found.append(pid)
+                    self._holds[pid] = len(seen)
                     self._held |= seen
                     wanted -= seen
             except PermissionError:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from agent.app import Agent
 from agent.settings.load import Config
 from probes.app import search as process_search
-from probes.app.app_cgroup import OfAppProbe
+from probes.app.app_cgroup import OfAppProbe, is_of_the_first
 from probes.app.processes import SEARCH_AGAIN_SECONDS, SEARCH_SECONDS, ProcessesProbe, ProcessesReading
 from probes.app.search import chosen, has_name
 from probes.host.cgroup import CgroupProbe
 from probes.reading import NoData
+from probes.registration import Context
 from tests.unit.fake_kernel import FakeKernel, FakeProcess
 from tests.unit.probes.app.processes.conftest import AGENT, BETWEEN, Scene, find
 
@@ -208,6 +210,24 @@ def test_the_apps_cgroup_is_that_of_the_first_process_of_its_name(tmp_path: Path
     assert limits == [0.3, 0.5]
     with pytest.raises(NoData):
         asyncio.run(probe.read())
+
+
+def test_the_apps_cgroup_is_followed_to_who_has_become_the_first_and_kept_while_that_is_in_the_same(
+    scene: Scene,
+) -> None:
+    """Seen in the lab: an app was started anew, and another owner of a connection was followed for good."""
+    pids: list[tuple[int, ...]] = [(60,)]
+    context = cast("Context", SimpleNamespace(root=scene.fake.root, app_pids=lambda: pids[0]))
+    for pid, group in ((60, "job"), (61, "web"), (62, "web")):
+        scene.process(pid, group)
+        scene.fake.cgroups(f"0::/{group}", pid=str(pid))
+    assert is_of_the_first(context, 60)
+    pids[0] = (61, 60)
+    assert not is_of_the_first(context, 60)
+    pids[0] = (62, 61)
+    assert is_of_the_first(context, 61), "a worker of the same container"
+    pids[0] = (62,)
+    assert not is_of_the_first(context, 61)
 
 
 def test_a_process_in_the_agents_own_group_shares_its_limit(scene: Scene) -> None:

@@ -88,6 +88,18 @@ def test_those_made_beside_an_owner_come_before_newer_ones(scene: Scene, monkeyp
     assert parts(search, {71, 72}) == [Found((60, 61))]
 
 
+def test_who_holds_most_comes_first_and_stays_it_while_it_holds_half_as_many(scene: Scene) -> None:
+    """Beside the app's pool another agent, a proxy or a job holds a connection to the same database."""
+    scene.process(60, "web").holds(71, 72, 73, 74)
+    job = scene.process(61, "job").holds(75)
+    search = Search(scene.fake.root)
+    assert parts(search, range(71, 76))[-1].pids == (60, 61)
+    job.holds(*range(76, 82))  # seven, and the other four
+    assert parts(search, range(71, 82))[-1].pids == (60, 61)
+    job.holds(82, 83)
+    assert parts(search, range(71, 84))[-1].pids == (61, 60)
+
+
 def test_until_a_round_ends_the_owners_of_the_one_before_count(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_search, "MOST_STEPS", 100)
     old = scene.process(60, "web").holds(71)
@@ -99,7 +111,7 @@ def test_until_a_round_ends_the_owners_of_the_one_before_count(scene: Scene, mon
         scene.process(pid, "shell").holds(others=90)
     told = [found.pids for found in parts(search, {71, 99})]
     assert len(told) > 2
-    assert told == [(61, 60)] * (len(told) - 1) + [(60,)]
+    assert told == [(60, 61)] * (len(told) - 1) + [(60,)]
     old.end()
     assert parts(search, {99})[0].pids == ()
 
