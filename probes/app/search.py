@@ -155,7 +155,7 @@ class Search:
         self._before: list[int] = []
         self._found: list[int] = []
         self._held: set[str] = set()
-        #: How many of the sockets each owner held when it was looked at last.
+        #: How many of the sockets each owner holds: those of this round, once it was looked at.
         self._holds: dict[int, int] = {}
         self._first: int | None = None
 
@@ -223,6 +223,16 @@ class Search:
         youngest = nlargest(YOUNG, self._done, key=lambda pid: (pid <= last, pid))
         self._done.difference_update(owners, youngest)
 
+    def _note(self, pid: int, sockets: int) -> None:
+        """It holds so many of the sockets that are wanted: beside those that it was found with in this round, which no longer are."""
+        if pid in self._found:
+            self._holds[pid] += sockets
+        elif sockets:
+            self._found.append(pid)
+            self._holds[pid] = sockets
+        else:
+            self._holds.pop(pid, None)
+
     async def _search_in(self, pids: Sequence[int], wanted: set[str]) -> int:
         """Search these as far as the bound goes, and take from ``wanted`` what they hold.  Returns how many."""
         left, pause = MOST_STEPS, MOST_STEPS - STEPS_AT_ONCE
@@ -240,9 +250,7 @@ class Search:
                 if not here or _network(self._root, pid) == here:
                     left -= OPENING_STEPS
                     seen, links = await _held(f"{self._root}/proc/{pid}/fd", wanted, most)
-                    if seen and pid not in self._found:
-                        self._found.append(pid)
-                    self._holds[pid] = len(seen)
+                    self._note(pid, len(seen))
                     self._held |= seen
                     wanted -= seen
             except PermissionError:

@@ -100,6 +100,21 @@ def test_who_holds_most_comes_first_and_stays_it_while_it_holds_half_as_many(sce
     assert parts(search, range(71, 84))[-1].pids == (61, 60)
 
 
+def test_what_an_owner_opens_while_a_round_goes_on_comes_to_what_it_held(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_search, "MOST_STEPS", 100)
+    web = scene.process(60, "web").holds(71, 72, 73, 74)
+    scene.process(61, "job").holds(75, 76)
+    for pid in range(30, 40):
+        scene.process(pid, "shell").holds(others=90)
+    search = Search(scene.fake.root)
+    assert asyncio.run(search.search_on({*range(71, 77), 99})).goes_on
+    web.holds(77)
+    assert parts(search, {*range(71, 78), 99})[-1].pids == (60, 61)
+    assert search._holds == {60: 5, 61: 2}, "of those that hold none nothing is kept"
+
+
 def test_until_a_round_ends_the_owners_of_the_one_before_count(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_search, "MOST_STEPS", 100)
     old = scene.process(60, "web").holds(71)
