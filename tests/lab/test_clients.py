@@ -36,6 +36,7 @@ PAGES = {
     "node": ("pg_pool_max", "pg_pool_active_connections"),
     "psycopg": ("psycopg_pool_pool_max", "psycopg_pool_requests_waiting"),
     "asyncpg": ("db_client_connection_max", "db_client_connection_pending_requests"),
+    "java": ("hikaricp_connections_max", "hikaricp_connections_pending"),
 }
 
 

@@ -183,6 +183,12 @@ def install_redis() -> str:
     return f"unpacked at {redis.programs()}"
 
 
+def install_java() -> str:
+    if shutil.which("javac") is None or not all(Path(each).exists() for each in clients.JARS):
+        _apt_get(*clients.JAVA_PACKAGES)
+    return f"at {shutil.which('javac')}"
+
+
 #: What the tests need, in the order in which one needs the other.
 TEST_TOOLS: Tools = (
     ("node", install_node),
@@ -204,6 +210,7 @@ TOOLS: Tools = (
     ("gvisor", install_gvisor),
     ("guest", install_guest),
     ("helm", install_helm),
+    ("java", install_java),
     *((f"client {name}", partial(clients.prepare, name)) for name in clients.CLIENTS),
 )
 

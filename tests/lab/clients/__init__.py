@@ -6,9 +6,10 @@
 | node | pg, its Pool, pg-cursor | one event loop; parses what has arrived, whole results |
 | psycopg | psycopg 3, psycopg_pool | one event loop; libpq drains the socket in one burst |
 | asyncpg | asyncpg, its Pool | one event loop; its own protocol, fed by the loop |
+| java | pgjdbc, HikariCP | a thread per worker, which waits in its socket, an IPv6 one; whole results |
 
 All have one command line and one output. A worker does units of work of its mode, one after the other, until the time
-is over; no mode but write, hold-sleep, hold-cpu and asyncpg's stream opens a transaction. `lab_rows` is made by `schema`.
+is over; no mode but write, hold-sleep, hold-cpu and asyncpg's and java's stream opens a transaction. `lab_rows` is made by `schema`.
 
 | mode | a unit of work |
 |---|---|
@@ -21,8 +22,8 @@ is over; no mode but write, hold-sleep, hold-cpu and asyncpg's stream opens a tr
 | n+1 | one query for 100 ids, then 100 for one row each, one after the other on one connection |
 | connect | a new connection, one row, the connection closed; no pool |
 | hold-sleep | one row in a transaction, in which the app then sleeps for --hold-ms; the pool is smaller than the workers |
-| hold-cpu | as hold-sleep, but it computes: as much as takes --hold-ms on a free core. All but Go stop everything meanwhile |
-| stream | --rows rows one by one, with --row-sleep-ms after each 100. pgx and psycopg let the result wait in the socket; node and asyncpg fetch parts of a cursor |
+| hold-cpu | as hold-sleep, but it computes: as much as takes --hold-ms on a free core. All but Go and Java stop everything meanwhile |
+| stream | --rows rows one by one, with --row-sleep-ms after each 100. pgx and psycopg let the result wait in the socket; the others fetch parts of a cursor |
 
 Each writes a line at the start, every --every seconds, and at the end (`done`): `units` and `failures` since the
 start; of the time since the last line `p50_ms`, `p99_ms` (of a unit, without its pause), `acquire_p50_ms`,
@@ -64,6 +65,9 @@ OPTIONS: Mapping[str, float | str] = {
     "metrics_port": 0,  # 0: no page. Else the pool's numbers on 127.0.0.1, named as the library's users know them
 }
 HERE = Path(__file__).parent
+#: Debian's names and places.
+JAVA_PACKAGES = ("default-jdk-headless", "libpostgresql-jdbc-java", "libhikaricp-java")
+JARS = tuple(f"/usr/share/java/{name}.jar" for name in ("postgresql", "HikariCP", "slf4j-api", "slf4j-nop"))
 
 
 def schema(rows: int) -> str:
@@ -111,6 +115,29 @@ def _build_pgx(directory: Path) -> None:
     builds.run(words, directory, {**os.environ, "CGO_ENABLED": "0"})
 
 
+def _jars() -> list[str]:
+    if missing := [each for each in JARS if not Path(each).exists()]:
+        raise Unavailable(f"{', '.join(missing)} are not here: apt-get install {' '.join(JAVA_PACKAGES)}")
+    return list(JARS)
+
+
+def _build_java(directory: Path) -> None:
+    compiler = builds.program("javac", f"apt-get install {' '.join(JAVA_PACKAGES)}")
+    builds.run([compiler, "-cp", os.pathsep.join(_jars()), "LabApp.java"], directory, os.environ)
+
+
+def _java(client: str) -> list[str]:
+    place = Path(_built(client, "LabApp.class")).parent
+    # Its heap as in a small container: by default it is a quarter of the machine.
+    return [
+        builds.program("java", "make lab-tools"),
+        "-Xmx256m",
+        "-cp",
+        os.pathsep.join([str(place), *_jars()]),
+        "LabApp",
+    ]
+
+
 def _python(client: str) -> list[str]:
     needed = {"psycopg": ("psycopg", "psycopg_pool"), "asyncpg": ("asyncpg",)}[client]
     if missing := [name for name in needed if find_spec(name) is None]:
@@ -130,4 +157,5 @@ CLIENTS: Mapping[str, _Client] = {
     "node": _Client(lambda name: [builds.node(), _built(name, "client.js")], builds.install_packages),
     "psycopg": _Client(_python, None),
     "asyncpg": _Client(_python, None),
+    "java": _Client(_java, _build_java),
 }
