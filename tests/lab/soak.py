@@ -171,7 +171,8 @@ def page(records: Sequence[Mapping[str, float]]) -> str:
         f"# An hour of churn\n\nWritten by `python -m tests.lab.soak --page`, {datetime.now(UTC):%Y-%m-%d}. {says}\n\n"
         f"{records[-1]['at'] / 60:.0f} minutes, of which those after {FULL_SECONDS / 60:.0f} count:\n\n{table(records)}\n\n"
         "A slope is by least squares, ± twice its standard error. "
-        f"Names that were one too many and stand under `other`: {records[-1]['folded']:.0f} so far.\n"
+        f"Names that were one too many and stand under `other`: {records[-1]['folded']:.0f} so far. "
+        "Whether memory that is gained is held by objects or by the allocator: [measured facts](measured-facts.md#the-agents-own-memory).\n"
     )
 
 
