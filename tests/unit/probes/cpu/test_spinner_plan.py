@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.cpu import spinner
-from probes.cpu.spinner import CONFIRM_TRIES, FIRST_SPIN_SECONDS, START_TOKENS, STOP_GAP_SECONDS, Config, Outcome, Plan
+from probes.cpu.spinner import (
+    CONFIRM_TRIES,
+    EARLY_EVERY,
+    EARLY_SECONDS,
+    FIRST_SPIN_SECONDS,
+    START_TOKENS,
+    STOP_GAP_SECONDS,
+    Config,
+    Outcome,
+    Plan,
+)
 from tests.unit.probes.cpu.stage import NOTHING_DUE, START
 
 
@@ -18,7 +30,8 @@ class Driver:
         self.now = START
         self.plan = Plan(Config(line), START)
         if not self.plan.climbing:
-            self.plan.extra = None  # the spins of the first seconds have tests of their own
+            self.plan.extra = None  # the spins of the first minute have tests of their own
+        self.plan.began -= EARLY_SECONDS
 
     def next(self, within: float = 30.0) -> int | None:
         """The level of the next spin; None when none comes within these seconds."""
@@ -138,16 +151,23 @@ def test_a_plan_with_nothing_due_never_spins() -> None:
     assert Driver().next(3600.0) is None
 
 
-@pytest.mark.parametrize("every", ["24,0,0,0", "12,40,0,0", "300,0,0,0"])
-def test_the_first_two_spins_come_in_the_first_seconds(every: str) -> None:
-    plan, now, seen = Plan(Config(f"every={every}"), START), START, []
-    while now < START + 10.0:
+@pytest.mark.parametrize("every", ["24,0,0,0", "12,40,0,0", "300,0,0,0", "2,0,0,0"])
+def test_spins_come_at_short_intervals_in_the_first_minute_and_then_as_they_are_set(every: str) -> None:
+    config = Config(f"every={every}")
+    plan, now, seen = Plan(config, START), START, []
+    while now < START + 10 * config.every[0]:
         now += 0.01
         if now >= plan.next_check and (level := plan.pick(now)) is not None:
-            plan.take_outcome(now, level, outcome(0.0, plan.config.levels[level], explained=True))
+            plan.take_outcome(now, level, outcome(0.0, config.levels[level], explained=True))
             seen.append((now - START, level))
-    assert [at for at, _ in seen] == pytest.approx([FIRST_SPIN_SECONDS, FIRST_SPIN_SECONDS + 1.5], abs=0.02)
-    assert [level for _, level in seen] == [0, 0]
+    assert [at for at, _ in seen[:2]] == pytest.approx([FIRST_SPIN_SECONDS, FIRST_SPIN_SECONDS + 1.5], abs=0.02)
+    assert [level for _, level in seen[:2]] == [0, 0]
+    regular = [at for at, level in seen if not level]
+    early = [after - at for at, after in pairwise(regular) if after < EARLY_SECONDS]
+    later = [after - at for at, after in pairwise(regular) if at > EARLY_SECONDS]
+    assert all(each <= 1.25 * EARLY_EVERY + 0.02 for each in early)
+    assert all(each >= 0.75 * config.every[0] - 0.02 for each in later)
+    assert plan.skipped == 0, "the budget has them"
 
 
 def test_with_every_cadence_at_never_there_is_no_first_spin_either() -> None:
