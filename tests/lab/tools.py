@@ -184,9 +184,11 @@ def install_redis() -> str:
 
 
 def install_java() -> str:
-    if shutil.which("javac") is None or not all(Path(each).exists() for each in clients.JARS):
+    try:
+        return f"already at {clients.find_java()}"
+    except Unavailable:
         _apt_get(*clients.JAVA_PACKAGES)
-    return f"at {shutil.which('javac')}"
+    return f"at {clients.find_java()}"
 
 
 #: What the tests need, in the order in which one needs the other.

@@ -115,27 +115,22 @@ def _build_pgx(directory: Path) -> None:
     builds.run(words, directory, {**os.environ, "CGO_ENABLED": "0"})
 
 
-def _jars() -> list[str]:
+def find_java() -> str:
+    """The path of the compiler, if the libraries are there too. Raises Unavailable, with what to do."""
+    remedy = f"apt-get install {' '.join(JAVA_PACKAGES)}"
     if missing := [each for each in JARS if not Path(each).exists()]:
-        raise Unavailable(f"{', '.join(missing)} are not here: apt-get install {' '.join(JAVA_PACKAGES)}")
-    return list(JARS)
+        raise Unavailable(f"{', '.join(missing)} are not here: {remedy}")
+    return builds.program("javac", remedy)
 
 
 def _build_java(directory: Path) -> None:
-    compiler = builds.program("javac", f"apt-get install {' '.join(JAVA_PACKAGES)}")
-    builds.run([compiler, "-cp", os.pathsep.join(_jars()), "LabApp.java"], directory, os.environ)
+    builds.run([find_java(), "-cp", os.pathsep.join(JARS), "LabApp.java"], directory, os.environ)
 
 
 def _java(client: str) -> list[str]:
     place = Path(_built(client, "LabApp.class")).parent
     # Its heap as in a small container: by default it is a quarter of the machine.
-    return [
-        builds.program("java", "make lab-tools"),
-        "-Xmx256m",
-        "-cp",
-        os.pathsep.join([str(place), *_jars()]),
-        "LabApp",
-    ]
+    return [builds.program("java", "make lab-tools"), "-Xmx256m", "-cp", os.pathsep.join([str(place), *JARS]), "LabApp"]
 
 
 def _python(client: str) -> list[str]:

@@ -52,9 +52,9 @@ public final class LabApp {
     private long units;
     private long failures;
     private String failure;
-    private List<Double> unitMs = new ArrayList<>();
-    private List<Double> acquireMs = new ArrayList<>();
-    private List<Double> queryMs = new ArrayList<>();
+    private final List<Double> unitMs = new ArrayList<>();
+    private final List<Double> acquireMs = new ArrayList<>();
+    private final List<Double> queryMs = new ArrayList<>();
 
     private LabApp() {
         options.put("seconds", 5.0);
@@ -206,15 +206,13 @@ public final class LabApp {
             long began = System.nanoTime();
             try {
                 try (Connection connection = connection()) {
-                    synchronized (this) {
-                        note(acquireMs, began);
-                    }
+                    note(acquireMs, began);
                     unit.run(connection, worker);
                 }
                 synchronized (this) {
                     units++;
-                    note(unitMs, began);
                 }
+                note(unitMs, began);
                 sleep(number("pause_ms"));
             } catch (SQLException error) {
                 synchronized (this) {
