@@ -79,6 +79,9 @@ CONFIRM_TRIES = 4
 QUIET_SECONDS = 3.0
 #: The first spin waits until the agent's own start is over.
 FIRST_SPIN_SECONDS = 1.0
+#: Nothing is known at the start, and a limit that leaves something to a spin is met by some of them only: in so many first seconds spins come no
+#: further apart than this, 0.15 CPU seconds in all.
+EARLY_SECONDS, EARLY_EVERY = 60.0, 5.0
 #: Signs of contention bring the next spin forward, but not closer than this to the last one.
 ODD_SECONDS = 10.0
 #: A spin that waited in the run queue for this share of its time was contended ...
@@ -92,8 +95,9 @@ MORE_SECONDS = 4.0
 #: often in so many seconds.
 CROWDED_SECONDS, IN_A_ROW, MOST_ASKED, ASKED_SECONDS = 0.0002, 2, 3, 120.0
 #: Gaps that show whether their ends lie on the comb of a limit, and the time between the spins that look for them:
-#: six in about 18 s.  They are gathered when a gap is found that no counter explains, and not again for a while.
-GATHER_GAPS, GATHER_TRIES, GATHER_SECONDS = 6, 9, 2.3
+#: six in about 18 s.  They are gathered when a gap is found that no throttled time explains, and not again for a while; sooner where there
+#: were enough, because what wake-ups do not meet is known by them alone.
+GATHER_GAPS, GATHER_TRIES, GATHER_SECONDS, GATHER_AGAIN_SECONDS = 6, 9, 2.3, 60.0
 #: Most CPU seconds that the budget of spins may have saved up: six at half a core, or the whole ladder.
 MOST_TOKENS = 1.0
 #: Of it this much is kept for gaps that were found: what noise asks for has the rest.
@@ -274,6 +278,21 @@ class Window:
         )  # fmt: skip
 
 
+class Outcome:
+    """What a spin met, and what the plan asks of it: its ``record``, the ``longest`` gap in seconds, the CPU seconds ``burned`` (wall time without gaps).
+
+    ``explained`` says whether the scheduler's own counters, run delay or throttled time, tell of half of the gaps or more; ``throttled``, whether
+    throttled time alone does (no where none is counted): run delay grows behind a limit and beside neighbours.  ``waited`` is the share of the
+    time that was spent in the run queue.
+    """
+
+    def __init__(
+        self, record: bytes, longest: float, burned: float, *, explained: bool, throttled: bool, waited: float
+    ) -> None:
+        self.record, self.longest, self.burned = record, longest, burned
+        self.explained, self.throttled, self.waited = explained, throttled, waited
+
+
 class Spinner:
     """Burns CPU for up to a given length and measures its gaps; stops at the first large one."""
 
@@ -300,12 +319,8 @@ class Spinner:
         time.sleep(BRIEF_SECONDS)
         return clock() - last <= LATE_SECONDS
 
-    def spin(self, seconds: float, level: int, skipped: int) -> tuple[bytes, float, float, bool, float]:
-        """Spin once.
-
-        Returns (record, longest gap, CPU seconds burned as wall time without gaps, whether the
-        scheduler's own counters explain half of the gaps or more, share of the time in the run queue).
-        """
+    def spin(self, seconds: float, level: int, skipped: int) -> Outcome:
+        """Spin once."""
         counters, loops, stop = self.counters, self.loops, STOP_GAP_SECONDS
         raw, ticks = counters.raw(), counters.ticks()
         durations: list[float] = []
@@ -341,8 +356,10 @@ class Spinner:
         explained = sum(x for x in (window.run_delay, window.throttled) if x == x)
         # Run delay grows while a quota holds the thread too (Linux 6.18): that part is not contention.
         waited = window.run_delay - (window.throttled if window.throttled == window.throttled else 0.0)
-        return (
-            record, window.longest, wall - window.gap_seconds, explained * 2 >= window.gap_seconds, waited / wall,
+        half = window.gap_seconds / 2
+        return Outcome(
+            record, window.longest, wall - window.gap_seconds,
+            explained=explained >= half, throttled=window.throttled >= half, waited=waited / wall,
         )  # fmt: skip
 
 
@@ -351,6 +368,7 @@ class Plan:
 
     def __init__(self, config: Config, now: float) -> None:
         self.config = config
+        self.began = now
         self.tokens, self.filled = START_TOKENS, now
         self.next_check = now
         self.skipped = 0
@@ -432,7 +450,7 @@ class Plan:
             for index, due in enumerate(self.due):
                 if due and now >= due:
                     level = index
-                    self.due[index] = now + self.config.every[index] * (0.75 + 0.5 * self.jitter())
+                    self.due[index] = now + self.interval(index, now) * (0.75 + 0.5 * self.jitter())
             if level is None:
                 return None
             level = max(level, self.level)
@@ -444,6 +462,11 @@ class Plan:
             return None
         self.last_spin = now
         return level
+
+    def interval(self, level: int, now: float) -> float:
+        """Seconds to the next regular spin of this level, on average."""
+        every = self.config.every[level]
+        return every if level or now - self.began >= EARLY_SECONDS else min(every, EARLY_EVERY)
 
     def fill(self, now: float) -> None:
         """Save up what the budget has given since."""
@@ -458,13 +481,14 @@ class Plan:
         self.tokens -= burn
         return True
 
-    def take_outcome(self, now: float, level: int, longest: float, burned: float, *, explained: bool) -> None:
+    def take_outcome(self, now: float, level: int, met: Outcome) -> None:
         """Take a spin's outcome: confirm a change at once, climb the ladder only while in doubt.
 
-        A gap that the kernel's own counters explain needs neither: they will tell when it ends.
+        A gap that the kernel's own counters explain needs neither: they will tell when it ends.  Where that is run delay
+        alone more gaps are asked for nevertheless: a limit on a group above makes it as well as neighbours do.
         """
-        self.tokens -= burned
-        found = longest > STOP_GAP_SECONDS
+        self.tokens -= met.burned
+        found, explained = met.longest > STOP_GAP_SECONDS, met.explained
         self.tries = max(0, self.tries - 1) if not found else 0
         if self.tries:
             # It began so late in a period that the gap was short, or had saved-up quota to burn: once more.
@@ -472,10 +496,12 @@ class Plan:
             return
         if found and explained:
             self.climbing = False
+            if not met.throttled:
+                self.gather(now, level, found=True, noise=True)
             return
         before, self.outcome[level] = self.outcome[level], found
         if found:
-            self.level, self.climbing = min(level, self.enough_for(burned)), False
+            self.level, self.climbing = min(level, self.enough_for(met.burned)), False
         elif level >= self.level and before is False:
             self.level = 0
         if found != before and (found or before is not None):
@@ -485,19 +511,20 @@ class Plan:
                 self.plan_spin(now + 0.5 + 0.5 * self.jitter(), level + 1)
             else:
                 self.climbing, self.cooled = False, now + 60.0
-        self.gather(now, found=found)
+        self.gather(now, self.level, found=found)
 
-    def gather(self, now: float, *, found: bool) -> None:
-        """Ask for more gaps where one was found that nothing explains: alone, it does not tell a limit from a neighbour.
+    def gather(self, now: float, level: int, *, found: bool, noise: bool = False) -> None:
+        """Ask for more gaps where one was found that no throttled time explains: alone, it does not tell a limit from a neighbour.
 
         Ends when there are enough of them, or when too many spins met none.
         """
-        if found and not self.gathers and now - self.gathered >= CONFIRM_SECONDS:
+        rest = CONFIRM_SECONDS if self.wanted > 0 else GATHER_AGAIN_SECONDS
+        if found and not self.gathers and now - self.gathered >= rest:
             self.gathered, self.wanted, self.gathers = now, GATHER_GAPS, GATHER_TRIES
         self.wanted -= found
         self.gathers = self.gathers - 1 if self.gathers and self.wanted > 0 else 0
         if self.gathers and self.extra is None:
-            self.plan_spin(now + GATHER_SECONDS * (0.8 + 0.4 * self.jitter()), self.level)
+            self.plan_spin(now + GATHER_SECONDS * (0.8 + 0.4 * self.jitter()), level, noise=noise)
 
     def note_contention(self, now: float, waited: float) -> None:
         """Take the share of a spin that was spent in the run queue: ask again when that changed."""
@@ -611,13 +638,13 @@ class Child:
     def spin(self, level: int) -> bytes:
         """Spin at this level; the heartbeat starts afresh after it.  Returns the record."""
         length, skipped = self.config.levels[level], self.plan.skipped
-        record, longest, burned, explained, waited = self.spinner.spin(length, level, skipped)
-        self.flush_early = self.flush_early or longest > STOP_GAP_SECONDS or self.plan.outcome[level] is True
-        self.plan.take_outcome(clock(), level, longest, burned, explained=explained)
-        self.plan.note_contention(clock(), waited)
+        met = self.spinner.spin(length, level, skipped)
+        self.flush_early = self.flush_early or met.longest > STOP_GAP_SECONDS or self.plan.outcome[level] is True
+        self.plan.take_outcome(clock(), level, met)
+        self.plan.note_contention(clock(), met.waited)
         self.number, self.base, self.raw = 1, clock(), self.counters.raw()
         self.set_next_target()
-        return record
+        return met.record
 
     def flush(self, now: float) -> bytes:
         """Close the second's record; every other one, look at the counters and for a quota to confirm."""

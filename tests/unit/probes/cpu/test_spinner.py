@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.cpu import spinner
-from probes.cpu.spinner import BUCKETS, Config, KernelCounters, Spinner, bucket_of
+from probes.cpu.spinner import BUCKETS, Config, KernelCounters, Outcome, Spinner, bucket_of
 from probes.cpu.suspension import unpack
 from tests.unit.probes.cpu.stage import START, Kernel
 
@@ -253,8 +253,8 @@ class SpinClock:
 
 
 @pytest.fixture
-def spin(monkeypatch: pytest.MonkeyPatch, kernel: Kernel) -> Callable[..., tuple[bytes, float, float, bool, float]]:
-    def run(seconds: float, gaps: dict[int, float]) -> tuple[bytes, float, float, bool, float]:
+def spin(monkeypatch: pytest.MonkeyPatch, kernel: Kernel) -> Callable[..., Outcome]:
+    def run(seconds: float, gaps: dict[int, float]) -> Outcome:
         monkeypatch.setattr(spinner, "clock", SpinClock(gaps))
         return Spinner(kernel.counters()).spin(seconds, 1, 7)
 
@@ -262,13 +262,13 @@ def spin(monkeypatch: pytest.MonkeyPatch, kernel: Kernel) -> Callable[..., tuple
 
 
 def test_a_spin_without_a_gap_burns_its_whole_length(
-    spin: Callable[..., tuple[bytes, float, float, bool, float]],
+    spin: Callable[..., Outcome],
 ) -> None:
-    record, longest, burned, explained, _ = spin(0.02, {})
-    window, skipped, _ = unpack(record)
-    assert (window.gaps, skipped, window.level, explained) == (0, 7, 1, True)
-    assert longest == pytest.approx(0.0, abs=1e-9)
-    assert burned == pytest.approx(0.02, abs=2 * spinner.CHUNK_SECONDS)
+    met = spin(0.02, {})
+    window, skipped, _ = unpack(met.record)
+    assert (window.gaps, skipped, window.level, met.explained) == (0, 7, 1, True)
+    assert met.longest == pytest.approx(0.0, abs=1e-9)
+    assert met.burned == pytest.approx(0.02, abs=2 * spinner.CHUNK_SECONDS)
 
 
 @pytest.mark.parametrize(("gap", "through"), [(0.0035, True), (0.0045, False)])
@@ -279,19 +279,19 @@ def test_work_that_meets_a_gap_does_not_come_through(
     assert Spinner(kernel.counters()).works(spinner.WORK_SECONDS) is through
 
 
-def test_a_spin_stops_at_its_first_large_gap(spin: Callable[..., tuple[bytes, float, float, bool, float]]) -> None:
-    record, longest, burned, explained, _ = spin(0.3, {50: 0.095, 60: 0.095})
-    window, _, _ = unpack(record)
+def test_a_spin_stops_at_its_first_large_gap(spin: Callable[..., Outcome]) -> None:
+    met = spin(0.3, {50: 0.095, 60: 0.095})
+    window, _, _ = unpack(met.record)
     assert window.gaps == 1
-    assert longest == pytest.approx(0.095)
-    assert burned == pytest.approx(50 * spinner.CHUNK_SECONDS, rel=0.1)
-    assert not explained
+    assert met.longest == pytest.approx(0.095)
+    assert met.burned == pytest.approx(50 * spinner.CHUNK_SECONDS, rel=0.1)
+    assert not met.explained
 
 
 def test_a_spin_goes_on_through_noise_and_counts_it(
-    spin: Callable[..., tuple[bytes, float, float, bool, float]],
+    spin: Callable[..., Outcome],
 ) -> None:
-    window, _, counts = unpack(spin(0.04, {10: 0.004, 90: 0.007, 95: 0.0001})[0])
+    window, _, counts = unpack(spin(0.04, {10: 0.004, 90: 0.007, 95: 0.0001}).record)
     assert window.gaps == 2
     assert window.gap_seconds == pytest.approx(0.011)
     assert sum(counts) == 2

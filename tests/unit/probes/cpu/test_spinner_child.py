@@ -263,7 +263,8 @@ def test_a_spin_is_flushed_early_when_it_met_a_large_gap_or_is_the_first_clean_o
 ) -> None:
     stage = Stage(monkeypatch, kernel)
     stage.child.flush_early, stage.child.plan.outcome[0] = False, before
-    monkeypatch.setattr(stage.child.spinner, "spin", lambda *_: (b"record", gap, 0.012, False, 0.0))
+    met = spinner.Outcome(b"record", gap, 0.012, explained=False, throttled=False, waited=0.0)
+    monkeypatch.setattr(stage.child.spinner, "spin", lambda *_: met)
     assert stage.child.spin(0) == b"record"
     assert stage.child.flush_early is urgent
 

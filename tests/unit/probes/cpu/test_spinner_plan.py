@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.cpu import spinner
-from probes.cpu.spinner import CONFIRM_TRIES, FIRST_SPIN_SECONDS, START_TOKENS, STOP_GAP_SECONDS, Config, Plan
+from probes.cpu.spinner import (
+    CONFIRM_TRIES,
+    EARLY_EVERY,
+    EARLY_SECONDS,
+    FIRST_SPIN_SECONDS,
+    START_TOKENS,
+    STOP_GAP_SECONDS,
+    Config,
+    Outcome,
+    Plan,
+)
 from tests.unit.probes.cpu.stage import NOTHING_DUE, START
 
 
@@ -18,7 +30,8 @@ class Driver:
         self.now = START
         self.plan = Plan(Config(line), START)
         if not self.plan.climbing:
-            self.plan.extra = None  # the spins of the first seconds have tests of their own
+            self.plan.extra = None  # the spins of the first minute have tests of their own
+        self.plan.began -= EARLY_SECONDS
 
     def next(self, within: float = 30.0) -> int | None:
         """The level of the next spin; None when none comes within these seconds."""
@@ -29,9 +42,17 @@ class Driver:
                 return level
         return None
 
-    def meets(self, level: int, gap: float = 0.0, burned: float = 0.0, *, explained: bool = False) -> None:
+    def meets(
+        self, level: int, gap: float = 0.0, burned: float = 0.0, *, explained: bool = False, throttled: bool = False
+    ) -> None:
         """A spin of this level came back with its longest gap."""
-        self.plan.take_outcome(self.now, level, gap, burned or self.plan.config.levels[level], explained=explained)
+        burned = burned or self.plan.config.levels[level]
+        self.plan.take_outcome(self.now, level, outcome(gap, burned, explained=explained, throttled=throttled))
+
+
+def outcome(gap: float, burned: float, *, explained: bool = False, throttled: bool = False) -> Outcome:
+    """What the plan asks of a spin."""
+    return Outcome(b"", gap, burned, explained=explained or throttled, throttled=throttled, waited=0.0)
 
 
 def spins_after(driver: Driver, waited: float, within: float = 30.0) -> int:
@@ -130,16 +151,23 @@ def test_a_plan_with_nothing_due_never_spins() -> None:
     assert Driver().next(3600.0) is None
 
 
-@pytest.mark.parametrize("every", ["24,0,0,0", "12,40,0,0", "300,0,0,0"])
-def test_the_first_two_spins_come_in_the_first_seconds(every: str) -> None:
-    plan, now, seen = Plan(Config(f"every={every}"), START), START, []
-    while now < START + 10.0:
+@pytest.mark.parametrize("every", ["24,0,0,0", "12,40,0,0", "300,0,0,0", "2,0,0,0"])
+def test_spins_come_at_short_intervals_in_the_first_minute_and_then_as_they_are_set(every: str) -> None:
+    config = Config(f"every={every}")
+    plan, now, seen = Plan(config, START), START, []
+    while now < START + 10 * config.every[0]:
         now += 0.01
         if now >= plan.next_check and (level := plan.pick(now)) is not None:
-            plan.take_outcome(now, level, 0.0, plan.config.levels[level], explained=True)
+            plan.take_outcome(now, level, outcome(0.0, config.levels[level], explained=True))
             seen.append((now - START, level))
-    assert [at for at, _ in seen] == pytest.approx([FIRST_SPIN_SECONDS, FIRST_SPIN_SECONDS + 1.5], abs=0.02)
-    assert [level for _, level in seen] == [0, 0]
+    assert [at for at, _ in seen[:2]] == pytest.approx([FIRST_SPIN_SECONDS, FIRST_SPIN_SECONDS + 1.5], abs=0.02)
+    assert [level for _, level in seen[:2]] == [0, 0]
+    regular = [at for at, level in seen if not level]
+    early = [after - at for at, after in pairwise(regular) if after < EARLY_SECONDS]
+    later = [after - at for at, after in pairwise(regular) if at > EARLY_SECONDS]
+    assert all(each <= 1.25 * EARLY_EVERY + 0.02 for each in early)
+    assert all(each >= 0.75 * config.every[0] - 0.02 for each in later)
+    assert plan.skipped == 0, "the budget has them"
 
 
 def test_with_every_cadence_at_never_there_is_no_first_spin_either() -> None:
@@ -187,11 +215,11 @@ def test_a_gap_is_confirmed_within_a_second_and_only_once() -> None:
     assert driver.next(1.2) is None
 
 
-def gathered(driver: Driver, gaps: int) -> int:
+def gathered(driver: Driver, gaps: int, *, explained: bool = False) -> int:
     """How many spins follow within four seconds of each other, of which the first so many meet a gap."""
     spins = 0
     while (level := driver.next(4.0)) is not None:
-        driver.meets(level, gap=0.095 if spins < gaps else 0.0, burned=0.005)
+        driver.meets(level, gap=0.095 if spins < gaps else 0.0, burned=0.005, explained=explained and spins < gaps)
         spins += 1
     return spins
 
@@ -208,6 +236,17 @@ def test_gaps_that_nothing_explains_are_gathered_until_there_are_enough_to_show_
     assert gathered(driver, 100) == spinner.GATHER_GAPS - 1
 
 
+@pytest.mark.parametrize(("enough", "again"), [(True, True), (False, False)])
+def test_gaps_are_gathered_again_after_a_minute_where_there_were_enough(enough: bool, again: bool) -> None:
+    driver = Driver("every=500,0,0,0;" + NOTHING_DUE)
+    driver.plan.gather(driver.now, 0, found=True)
+    gathered(driver, 100 if enough else 2)
+    driver.now += spinner.GATHER_AGAIN_SECONDS
+    driver.plan.extra = None
+    driver.plan.gather(driver.now, 0, found=True)
+    assert (driver.plan.extra is not None) == again
+
+
 def test_gathering_gives_up_where_further_spins_meet_nothing() -> None:
     driver = Driver("every=500,0,0,0;climb=1")
     assert gathered(driver, 2) <= spinner.GATHER_TRIES + 4  # and the climb that the first clean one began
@@ -216,10 +255,29 @@ def test_gathering_gives_up_where_further_spins_meet_nothing() -> None:
 def test_a_gap_that_the_counters_explain_needs_no_confirmation() -> None:
     driver = Driver("every=20,0,0,0;climb=1")
     assert driver.next() == 0
-    driver.meets(0, gap=0.095, burned=0.005, explained=True)
+    driver.meets(0, gap=0.095, burned=0.005, throttled=True)
     driver.plan.extra = None
     assert driver.next(10.0) is None
     assert not driver.plan.climbing
+
+
+def test_gaps_that_run_delay_alone_explains_are_gathered_too_because_a_limit_that_nobody_counts_makes_it() -> None:
+    driver = Driver()
+    driver.meets(0, gap=0.06, burned=0.005, explained=True)
+    assert gathered(driver, 100, explained=True) == spinner.GATHER_GAPS - 1
+    driver.meets(0, gap=0.06, burned=0.005, explained=True)
+    assert gathered(driver, 100, explained=True) == 0, "and beside neighbours no more of them than in a while"
+
+
+def test_gaps_beside_neighbours_leave_the_reserve_to_those_that_nothing_explains() -> None:
+    driver = Driver("budget=0;" + NOTHING_DUE)
+    driver.plan.tokens = spinner.RESERVED_TOKENS + 0.02
+    driver.meets(0, gap=0.06, burned=0.005, explained=True)
+    assert gathered(driver, 100, explained=True) <= 1
+    driver = Driver("budget=0;" + NOTHING_DUE)
+    driver.plan.tokens = spinner.RESERVED_TOKENS + 0.02
+    driver.meets(0, gap=0.06, burned=0.005)
+    assert gathered(driver, 100) >= spinner.GATHER_GAPS - 1
 
 
 def test_noise_below_the_stopping_gap_is_no_find() -> None:
@@ -317,7 +375,7 @@ def test_a_quota_that_appears_is_met_once_by_a_spin_that_is_long_enough() -> Non
     driver = Driver()
     driver.plan.expect(driver.now, burn=0.02)
     assert driver.next(1.0) == 2
-    driver.meets(2, gap=0.08, burned=0.02, explained=True)
+    driver.meets(2, gap=0.08, burned=0.02, throttled=True)
     assert driver.next(60.0) is None
 
 
@@ -350,7 +408,7 @@ def test_whatever_happens_spins_stay_within_the_budget(budget: float, steps: lis
             assert 0 <= level < len(config.levels)
             length = config.levels[level]
             burned += length
-            plan.take_outcome(now, level, 0.09 if found else 0.0, length, explained=False)
+            plan.take_outcome(now, level, outcome(0.09 if found else 0.0, length))
     assert burned <= START_TOKENS + budget * (now - START) + 1e-9
 
 
