@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from math import exp, inf, lgamma, log
+from math import ceil, exp, inf, lgamma, log
 
 from agent.history import History, once, remembered
 from agent.views.attribution import attribute, digest
@@ -19,7 +19,16 @@ from probes.cpu.spinner import LATE_SECONDS, STOP_GAP_SECONDS
 from probes.cpu.suspension import LONG_GAP_SECONDS, SuspensionReading, Window
 from probes.host.cgroup import CgroupReading
 
-__all__ = ["LEAST_ENDS", "Comb", "Releases", "ends_of", "limit_cores", "releases", "uncounted_limit"]
+__all__ = [
+    "LEAST_ENDS",
+    "Comb",
+    "Releases",
+    "ends_of",
+    "held_beside_bursts",
+    "limit_cores",
+    "releases",
+    "uncounted_limit",
+]
 
 #: Ends of gaps are taken from the last two minutes.
 SPAN = 120.0
@@ -27,6 +36,12 @@ SPAN = 120.0
 #: last seconds there are so few ends at its phase that, as often as it was met before, this is no chance: such a part at most, since one
 #: that was raised is met more rarely, too (from 0.05 to 0.8 cores a fifth as often).
 CLEAN_SPINS, GONE_SECONDS, SELDOM_SECONDS, SELDOM = 2, 75.0, 30.0, 0.1
+#: Where bursts came through before as well, so many in a row that this is chance once in twenty times.
+BY_CHANCE = 0.05
+#: A burst that nobody else took quota from gets at least the quota before it is stopped, and comes through with at most two, a period's rest and the
+#: next one's: one that came through with more than so many times what another got shows that somebody else uses the quota (half a time is for the
+#: kernel's slices).
+OTHERS_TOOK = 2.5
 #: A clock is looked for at its own phase for so long after it showed clearly (as far back as the history goes by default, with what showed it),
 #: and for so long after it showed at all: of an idle container few ends come in a minute, and a neighbour's few among them do not end the limit.
 KNOWN_SECONDS, SHOWN_SECONDS = 480.0, 60.0
@@ -114,17 +129,54 @@ def uncounted_limit(history: History) -> Comb | None:
     if 2 * sum(attribute(w).quota for w in made) >= sum(w.gap_seconds for w in made) > 0:
         return None
     # One that wake-ups alone have met is of most of a core, and a burst may be over before it.
-    enough = min((w.end - w.start - w.gap_seconds for w in made if w.spin), default=inf if found.of_wakes else 0.0)
-    clean = [  # a burst that something else stopped has not passed where the limit would have
-        w for w in windows
-        if w.spin and w.start > found.last and w.end - w.start - w.gap_seconds >= enough and not any(ends_of(w))
-    ]  # fmt: skip
-    if len(clean) >= CLEAN_SPINS or history.clock() - found.last > GONE_SECONDS:
+    enough = min((_burned(w) for w in made if w.spin), default=inf if found.of_wakes else 0.0)
+    passed = [w for w in windows if _came_through(w) and _burned(w) >= enough]
+    clean = [w for w in passed if w.start > found.last]
+    if len(clean) >= _clean_spins(passed, made, found) or history.clock() - found.last > GONE_SECONDS:
         return None
     ends, bursts = _ends(history.window(SuspensionReading, SPAN))
     if found.gone(ends, bursts) or _is_seldom(found, found.counted(ends, bursts), history.clock() - SELDOM_SECONDS):
         return None
     return found
+
+
+def _came_through(window: Window) -> bool:
+    """Whether this burst was not stopped: one that something else stopped has not passed where the limit would have."""
+    return window.spin and not any(ends_of(window))
+
+
+def _burned(window: Window) -> float:
+    """CPU seconds that a burst got: its wall time without its gaps."""
+    return window.end - window.start - window.gap_seconds
+
+
+def _clean_spins(passed: Sequence[Window], made: Sequence[Window], limit: Comb) -> int:
+    """So many bursts in a row that came through end a limit: more where it let some of them through while it was met."""
+    through = sum(w.start <= limit.last for w in passed)
+    stopped = sum(w.spin for w in made)
+    if not through or not stopped:
+        return CLEAN_SPINS
+    return max(CLEAN_SPINS, ceil(log(BY_CHANCE) / log(through / (through + stopped))))
+
+
+def held_beside_bursts(history: History, limit: Comb) -> float:
+    """Share of time for which work that is ready is held by this limit, as bursts met it; 0 where they alone may have used it up.
+
+    A short wake-up runs from what an idle CPU keeps back of the quota, and is not late while a busy thread on another CPU is held.  A burst
+    begins at any phase of the period, and is stopped when it begins in the part that is held or by less than its own length before it.
+    What came through before the first that was stopped, or after the last, may have met no limit.
+    """
+    spins = [
+        w for r in history.window(SuspensionReading, SPAN) for w in r.windows if w.spin and not attribute(w).freeze
+    ]
+    stopped = [w for w in spins if any(limit.holds(end.at) for end in ends_of(w, limit.shortest))]
+    if not stopped:
+        return 0.0
+    through = [_burned(w) for w in spins if _came_through(w) and stopped[0].start < w.start < stopped[-1].start]
+    if max(through, default=0.0) < OTHERS_TOOK * min(map(_burned, stopped)):
+        return 0.0
+    again = len(stopped) - 1  # the first one began the count
+    return max(0.0, again / (again + len(through)) - median(through) / limit.period)
 
 
 def _is_seldom(limit: Comb, counted: Sequence[End], since: float) -> bool:

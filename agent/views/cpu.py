@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from agent.history import History, once
 from agent.views.attribution import LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE, Beats, Causes, attribute, digest
-from agent.views.comb import ends_of, uncounted_limit
+from agent.views.comb import ends_of, held_beside_bursts, uncounted_limit
 from agent.views.comb_clock import woken
 from probes.cpu.spinner import STOP_GAP_SECONDS
 from probes.cpu.suspension import SuspensionReading, Window
@@ -149,8 +149,8 @@ def cpu_breakdown(history: History, seconds: float) -> CpuBreakdown | None:
     """The CPU breakdown of the last ``seconds``; ``None`` while there is no heartbeat.
 
     The quota's part is the kernel's own where its counters count, and else what the heartbeats met that went on
-    to work: a wake-up as short as the others often runs from the millisecond of quota that an idle CPU keeps
-    back, and would see less than the app's busy thread does.
+    to work, or what the bursts did: a wake-up as short as the others often runs from the millisecond of quota that
+    an idle CPU keeps back, and would see less than the app's busy thread does.
     """
     readings = history.window(SuspensionReading, seconds)
     beats = Beats.sum(digest(r).beats for r in readings)
@@ -163,7 +163,8 @@ def cpu_breakdown(history: History, seconds: float) -> CpuBreakdown | None:
     held = throttling(history, seconds)
     limit = uncounted_limit(history)
     met = max(share, beats.stopped_share * (1 - freeze)) if limit is not None else share
-    quota = min(1 - freeze, max(held.share if held else 0.0, met * causes.quota / total))
+    bursts = held_beside_bursts(history, limit) * (1 - freeze) if limit is not None else 0.0
+    quota = min(1 - freeze, max(held.share if held else 0.0, met * causes.quota / total, bursts))
     others = [share * part / total for part in (causes.hypervisor, causes.contention, causes.unknown)]
     counted = 0.0
     if limit is None:  # else what /proc/stat lost is that limit's

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from agent.rules.cpu.billing import proved
 from agent.views import comb
-from agent.views.comb import limit_cores, releases, uncounted_limit
+from agent.views.comb import held_beside_bursts, limit_cores, releases, uncounted_limit
 from agent.views.comb_clock import MOST_CHANCE, End
 from agent.views.comb_fit import LEAST_ENDS, PERIODS, find
+from agent.views.cpu import cpu_breakdown
 from probes.cpu.suspension import SuspensionReading
-from tests.unit.builders import Burst, Scene, beat, spin
+from tests.unit.builders import Burst, Scene, beat, beats, spin
 
 TICK = 0.004
 
@@ -225,6 +226,47 @@ def test_a_known_clock_is_not_seen_where_it_is_no_more() -> None:
     assert not [seed for seed in range(300) if known.again(on_ticks(64, seed=seed, length=0.08))]
     assert known.again(mixed(64, 0.9, 1, phase=0.077)) is None, "another limit's"
     assert known.again([]) is None
+
+
+def let_some_through(burn: float = 0.004) -> Scene:
+    """Ten bursts that a limit above all groups stops, after 4 ms by default, and after each one that comes through; no wake-up is late."""
+    scene = Scene()
+    for n in range(10):  # not at one phase of longer periods as well
+        scene.slot([spin(scene.clock() + 1.0 + 0.3 * n, burn=burn, gaps=(0.05,), cause="hidden limit")])
+        scene.slot([*beats(scene.clock(), 5.0), spin(scene.clock() + 1.0, burn=0.012)])
+    return scene
+
+
+def test_a_limit_that_lets_bursts_through_and_stops_others_sooner_is_used_up_by_somebody_else() -> None:
+    """Half of a core above the container beside one busy thread: no wake-up was late, and the limit was called a remark."""
+    history = let_some_through().history
+    limit, cpu = uncounted_limit(history), cpu_breakdown(history, 15.0)
+    assert limit is not None
+    assert cpu is not None
+    assert held_beside_bursts(history, limit) == pytest.approx(0.5 - 0.012 / 0.1, abs=0.001)
+    assert cpu.late == 0
+    assert cpu.shares["suspended_quota"] == held_beside_bursts(history, limit)
+
+
+@pytest.mark.parametrize("scene", [
+    pytest.param(let_some_through(burn=0.006), id="two quotas, one after the other"),
+    pytest.param(Scene().run(60, spins=Burst((0.08,), burn=0.005, every=5.0), cause="hidden limit"), id="each is stopped"),
+    pytest.param(
+        Scene().run(60, spins=Burst(burn=0.02, every=5.0)).run(60, spins=Burst((0.08,), burn=0.005, every=5.0), cause="hidden limit"),
+        id="those before the limit came through",
+    ),
+])  # fmt: skip
+def test_bursts_that_may_have_used_the_quota_up_themselves_tell_nothing_of_others(scene: Scene) -> None:
+    limit = uncounted_limit(scene.history)
+    assert limit is not None
+    assert held_beside_bursts(scene.history, limit) == 0.0
+
+
+@pytest.mark.parametrize(("bursts", "there"), [(3, True), (7, False)])
+def test_a_limit_that_let_bursts_through_is_gone_after_more_of_them(bursts: int, there: bool) -> None:
+    scene = let_some_through()
+    scene.slot([spin(scene.clock() + 0.3 * n, burn=0.012) for n in range(1, bursts)])
+    assert (uncounted_limit(scene.history) is not None) == there
 
 
 def test_gaps_that_throttled_time_explains_need_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
