@@ -23,7 +23,7 @@ TIME_WAIT_SECONDS = 60.0
 #: An IP address as text ("" stands for any) and a port.
 Remote = tuple[str, int]
 
-_V4_MAPPED = bytes(10) + b"\xff\xff"
+V4_MAPPED = bytes(10) + b"\xff\xff"
 #: tcp_info has this, as microseconds, until a round trip was measured (tcp_init_sock in net/ipv4/tcp.c).
 _NO_MIN_RTT_SECONDS = 0xFFFFFFFF * 1e-6
 #: TcpInfo's fields in their order: offset in struct tcp_info, struct code, factor to the base unit.
@@ -79,12 +79,14 @@ class Socket(NamedTuple):
 class Dump(NamedTuple):
     """The sockets found; ``missing`` says why there may be more, "" when these are all.
 
-    ``scale``: of remote ends of which some were read and the others counted, how many each of those stands for.
+    ``scale``: of remote ends of which some were read and the others counted, how many each of those stands for.  ``closed``: one
+    socket in TIME_WAIT of each remote end, and how many there are.
     """
 
     sockets: tuple[Socket, ...]
     missing: str = ""
     scale: Mapping[Remote, float] = MappingProxyType({})
+    closed: Mapping[Socket, int] = MappingProxyType({})
 
 
 def read_info(chunk: bytes, at: int, size: int) -> TcpInfo:
@@ -114,7 +116,7 @@ def pack_address(host: str) -> tuple[int, bytes]:
         packed = socket.inet_pton(family, host)
     except (OSError, ValueError) as error:
         raise ValueError(f"not an IP address: {host!r:.60}") from error
-    return (socket.AF_INET, packed[12:]) if packed.startswith(_V4_MAPPED) else (family, packed)
+    return (socket.AF_INET, packed[12:]) if packed.startswith(V4_MAPPED) else (family, packed)
 
 
 @lru_cache(maxsize=64)  # a dump repeats a handful of addresses
@@ -122,6 +124,6 @@ def format_address(family: int, packed: bytes) -> str:
     """The text of an address of at least 4 (IPv4) or of 16 bytes (IPv6); a mapped one is IPv4."""
     if family == socket.AF_INET:
         return socket.inet_ntop(family, packed[:4])
-    if packed.startswith(_V4_MAPPED):
+    if packed.startswith(V4_MAPPED):
         return socket.inet_ntop(socket.AF_INET, packed[12:])
     return socket.inet_ntop(family, packed)

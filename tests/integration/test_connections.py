@@ -187,6 +187,47 @@ def test_an_ipv6_socket_that_speaks_ipv4_is_found_by_its_ipv4_address(listen: Ca
     assert (found.family, found.source, found.destination) == (socket.AF_INET6, "127.0.0.1", "127.0.0.1")
 
 
+@pytest.mark.core
+@pytest.mark.parametrize("host", [*HOSTS, "::ffff:127.0.0.1"])
+def test_connections_that_are_known_are_found_by_their_ends_as_a_dump_finds_them(
+    listen: Callable[[str], Listener], host: str
+) -> None:
+    mapped = host.startswith("::ffff:")
+    listener = listen("127.0.0.1" if mapped else host)
+    wanted = [("", listener.port)]
+    with ExitStack() as stack:
+        if mapped:
+            client = stack.enter_context(socket.socket(socket.AF_INET6))
+            client.connect((host, listener.port))
+        else:
+            for pair in (listener.connect(), listener.connect()):
+                ask(pair, answer=b"12345")
+        known = netlink.dump_followed(wanted).sockets
+        assert known
+        found = netlink.look_up(known)
+        assert [s[:-1] for s in found] == [s[:-1] for s in known]
+        assert all(s.info.min_rtt_seconds for s in found)
+    if mapped:
+        assert netlink.look_up(known) == (), "its server has not closed it"
+
+
+def test_what_this_side_closed_is_counted_for_a_minute(listen: Callable[[str], Listener]) -> None:
+    listener = listen("127.0.0.1")
+    stays = listener.connect()
+    for _ in range(3):
+        pair = listener.connect()
+        pair.client.close()
+        pair.server.close()
+
+    def counted() -> bool:
+        found = netlink.dump_followed([("", listener.port)])
+        return sum(found.closed.values()) == 3 and [s.source_port for s in found.sockets] == [
+            stays.client.getsockname()[1]
+        ]
+
+    eventually(counted, what="three that were closed, and one that stays")
+
+
 def test_a_connection_that_is_not_answered_is_waiting() -> None:
     with socket.socket() as full, ExitStack() as stack:
         full.bind(("127.0.0.1", 0))

@@ -31,7 +31,7 @@ from probes.sockets.endpoints import MOST_ENDPOINTS
 from probes.sockets.proc_net import sockets_of_this_process
 from probes.sockets.registration import READING_BYTES, Connections
 from probes.sockets.sums import GROUPS
-from probes.sockets.tcp_info import ESTABLISHED, SYN_SENT, Dump, Remote, Socket, TcpInfo
+from probes.sockets.tcp_info import ESTABLISHED, SYN_SENT, TIME_WAIT, Dump, Remote, Socket, TcpInfo
 from tests.unit.builders import FakeClock
 
 DB = "10.0.0.9:5432"
@@ -83,10 +83,8 @@ class Scene:
             Source(Dump(sockets)),
             Source(FileNotFoundError(errno.ENOENT, "gone", "/proc/net/tcp")),
         )
-        self.closed = Source(Dump(()))
         arguments: dict[str, Any] = {
             "netlink": self.netlink,
-            "closed": self.closed,
             "table": self.table,
             "opened": lambda: None,
             "clock": self.clock,
@@ -198,17 +196,88 @@ def test_where_there_was_no_connection_and_none_was_begun_since_the_kernel_is_no
     async def sleep(_: float) -> None:
         scene.clock.advance(0.1)
 
-    told: list[int | None] = [7, 7, 8, 8, 8, None]
+    told: list[int | None] = [7, 7, 9, 9, 9, None]
     scene = Scene(samples=3, sleep=sleep, opened=lambda: told.pop(0))
     asked = []
     for sockets in ((), (), (sock(),), (), (), ()):
-        before = scene.netlink.asked, scene.closed.asked
+        before = scene.netlink.asked
         reading = scene.read(*sockets)
-        asked.append((scene.netlink.asked - before[0], scene.closed.asked - before[1]))
+        asked.append(scene.netlink.asked - before)
         assert reading.fleeting_per_second == dict.fromkeys((DB,) if sockets else (), 0.0)
         assert reading.connections == dict.fromkeys((DB,) if sockets else (), 1.0)
     # Nobody knows at first what was begun before; one sample tells that the one is gone.
-    assert asked == [(3, 1), (0, 0), (3, 1), (1, 0), (0, 0), (3, 1)]
+    assert asked == [3, 0, 3, 1, 0, 3]
+
+
+def test_while_one_that_was_closed_is_still_counted_the_kernel_is_asked_though_none_was_begun() -> None:
+    scene = Scene(opened=lambda: 7)
+    scene.again()
+    assert scene.netlink.asked == 1
+    scene.probe.watch({"late": [("10.0.0.8", 443)]})
+    scene.netlink.now = Dump((), "", {}, {sock(state=TIME_WAIT): 6})
+    assert scene.again().closed_per_second == {DB: 0.1}
+    scene.netlink.now = Dump(())
+    assert scene.again().closed_per_second == {}
+    assert (scene.again().closed_per_second, scene.netlink.asked) == ({}, 3)
+
+
+class Few:
+    """A probe of three samples in a namespace in which few connections are begun, and what its second and third sample met."""
+
+    def __init__(self, *later: Sequence[Socket] | OSError, begun: int = 1) -> None:
+        self.later, self.asked, self.opened = iter(later), list[set[int]](), 0
+        self.begun = begun
+        self.scene = Scene(samples=3, sleep=self.sleep, opened=self.count, once_more=self.look_up)
+
+    async def sleep(self, _: float) -> None:
+        self.scene.clock.advance(0.1)
+
+    def count(self) -> int:
+        self.opened += self.begun
+        return self.opened
+
+    def look_up(self, known: Collection[Socket]) -> Sequence[Socket]:
+        self.asked.append({each.source_port - 40000 for each in known})
+        found = next(self.later)
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+
+def test_where_few_connections_are_begun_those_of_the_first_sample_are_asked_for_one_by_one() -> None:
+    few = Few([sock(1), sock(2, unacked=1)], [sock(1, unacked=1), sock(2, unacked=1)])
+    few.scene.read(sock(1), sock(2))
+    dumps = few.scene.netlink.asked
+    reading = few.scene.read(sock(1), sock(2))
+    assert (dumps, few.scene.netlink.asked - dumps, few.asked) == (3, 1, [{1, 2}, {1, 2}])
+    assert reading.waiting_ratio == {DB: 0.5}
+    assert reading.fleeting_per_second == {DB: 0.0}
+
+
+def test_one_that_is_not_found_by_its_ends_is_looked_for_in_a_dump() -> None:
+    """It is gone, or it is bound to a device; or another one has its ports by now."""
+    few = Few(OSError(errno.ENOENT, "gone"), [sock(1), sock(2, inode=1)])
+    few.scene.read(sock(1), sock(2))
+    reading = few.scene.read(sock(1), sock(2))
+    assert (few.scene.netlink.asked, len(few.asked)) == (6, 2)
+    assert reading.connections == {DB: 2.0}
+
+
+def test_where_connections_are_begun_each_sample_is_a_dump() -> None:
+    few = Few(begun=2)  # in two seconds
+    few.scene.read(sock(1))
+    few.scene.read(sock(1))
+    assert (few.scene.netlink.asked, few.asked) == (6, [])
+
+
+def test_now_and_then_each_sample_is_a_dump_all_the_same() -> None:
+    few = Few(*([sock(1)] for _ in range(2 * ALL_EVERY)), begun=0)
+    dumps = []
+    for _ in range(ALL_EVERY):
+        before = few.scene.netlink.asked
+        few.scene.read(sock(1))
+        dumps.append(few.scene.netlink.asked - before)
+    assert dumps == [3, *[1] * (ALL_EVERY - 2), 3]
 
 
 def test_a_connection_that_nobody_began_is_found_within_a_minute() -> None:
@@ -263,8 +332,8 @@ def test_of_many_connections_some_are_followed_in_one_sample_and_stand_for_all()
 
 def test_closed_connections_that_were_counted_and_not_read_count() -> None:
     scene = Scene()
-    scene.closed.now = Dump((sock(1),), "", {("10.0.0.9", 5432): 120.0})
-    assert scene.read().closed_per_second == {DB: 2.0}
+    scene.netlink.now = Dump((), "", {}, {sock(1, state=TIME_WAIT): 120})
+    assert scene.again().closed_per_second == {DB: 2.0}
 
 
 def test_a_connection_that_is_being_made_has_sent_nothing_and_its_wait_is_not_known() -> None:
@@ -306,10 +375,11 @@ def test_queries_back_to_back_are_told_from_quick_ones_by_their_acknowledgements
 
 def test_connections_that_came_and_went_are_counted_by_what_they_leave_for_a_minute() -> None:
     scene = Scene()
-    scene.closed.now = Dump(tuple(sock(n, state=6) for n in range(30)))
-    assert scene.read().closed_per_second == {DB: 0.5}
-    scene.closed.now = OSError(errno.EPERM, "Operation not permitted")
-    reading = scene.read(sock())
+    there = {sock(1, state=TIME_WAIT): 30, sock(2, host="10.0.0.8", state=TIME_WAIT): 6}
+    scene.netlink.now = Dump((sock(3),), "", {}, there)
+    assert scene.again().closed_per_second == {DB: 0.5, "10.0.0.8:5432": 0.1}
+    scene.netlink.now, scene.table.now = OSError(errno.EPERM, "Operation not permitted"), Dump((blank(),))
+    reading = scene.again()
     assert reading.closed_per_second is None
     assert "NETLINK_SOCK_DIAG" in reading.unseen["closed_per_second"]
 

@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.sockets import proc_net
-from probes.sockets.netlink import MOST_RECEIVES, MOST_WANTED, bytecode, dump, parse, request
-from probes.sockets.tcp_info import ESTABLISHED, SYN_SENT, Dump, Socket, TcpInfo, pack_address
+from probes.sockets.netlink import MOST_RECEIVES, MOST_WANTED, bytecode, dump, look_up, parse, request
+from probes.sockets.tcp_info import ESTABLISHED, SYN_SENT, TIME_WAIT, Dump, Socket, TcpInfo, pack_address
 
 V4, V6 = socket.AF_INET, socket.AF_INET6
 DONE = struct.pack("=IHHIIi", 20, 3, 2, 1, 99, 0)
@@ -310,6 +310,33 @@ def followed_of(ports: Sequence[int]) -> set[int]:
     chunks = [*(b"".join(message(FIRST._replace(source_port=n)) for n in part) for part in parts), DONE]
     found = dump([("", 5432)], followed=64, open_socket=lambda: Long(chunks))
     return {s.source_port for s in found.sockets}
+
+
+def test_those_in_time_wait_are_counted_by_remote_end_and_take_no_place() -> None:
+    closed = [FIRST._replace(source_port=n, state=TIME_WAIT, inode=0) for n in range(2000, 2300)]
+    other = FIRST._replace(destination="10.0.0.8", state=TIME_WAIT, inode=0)
+    answer = [b"".join(map(message, closed)), message(FIRST) + message(other) + DONE]
+    found = dump([("", 5432)], most_sockets=1, open_socket=lambda: Long(answer))
+    assert (found.sockets, found.missing) == ((FIRST,), "")
+    assert {s.destination: number for s, number in found.closed.items()} == {"10.0.0.9": 300, "10.0.0.8": 1}
+
+
+def test_one_that_is_known_is_asked_for_by_its_two_ends() -> None:
+    with Kernel([message(FIRST._replace(rqueue=9))]) as kernel:
+        (found,) = look_up([FIRST], open_socket=kernel.open)
+    assert found == FIRST._replace(rqueue=9)
+    (asked,) = kernel.asked
+    size, kind, flags = struct.unpack_from("=IHH", asked)
+    assert (size, kind, flags) == (len(asked), 18, 1)  # TCPDIAG_GETSOCK, NLM_F_REQUEST and no dump
+    assert asked[16:20] == bytes((V4, 0, 0, 2))
+    assert asked[20:24] == struct.pack(">HH", 40001, 5432)
+    assert asked[24:56] == bytes((10, 0, 0, 2)) + bytes(12) + bytes((10, 0, 0, 9)) + bytes(12)
+
+
+@pytest.mark.parametrize("status", [-errno.ENOENT, -errno.EPERM])
+def test_one_that_is_not_there_is_an_os_error(status: int) -> None:
+    with Kernel([refusal(2, status)]) as kernel, pytest.raises(OSError, match=os.strerror(-status)):
+        look_up([FIRST], open_socket=kernel.open)
 
 
 def test_a_refused_dump_is_an_os_error() -> None:
