@@ -206,7 +206,7 @@ def test_where_there_was_no_connection_and_none_was_begun_since_the_kernel_is_no
         assert reading.fleeting_per_second == dict.fromkeys((DB,) if sockets else (), 0.0)
         assert reading.connections == dict.fromkeys((DB,) if sockets else (), 1.0)
     # Nobody knows at first what was begun before; one sample tells that the one is gone.
-    assert asked == [3, 0, 3, 1, 0, 3]
+    assert asked == [3, 0, 6, 1, 0, 3]
 
 
 def test_while_one_that_was_closed_is_still_counted_the_kernel_is_asked_though_none_was_begun() -> None:
@@ -263,11 +263,14 @@ def test_one_that_is_not_found_by_its_ends_is_looked_for_in_a_dump() -> None:
     assert reading.connections == {DB: 2.0}
 
 
-def test_where_connections_are_begun_each_sample_is_a_dump() -> None:
-    few = Few(begun=2)  # in two seconds
+@pytest.mark.parametrize(("begun", "samples"), [(2, 3), (4, 6)])
+def test_where_connections_are_begun_each_sample_is_a_dump_and_where_many_are_there_are_more(
+    begun: int, samples: int
+) -> None:
+    few = Few(begun=begun)
     few.scene.read(sock(1))
-    few.scene.read(sock(1))
-    assert (few.scene.netlink.asked, few.asked) == (6, [])
+    few.scene.read(sock(1), after=3.0)
+    assert (few.scene.netlink.asked, few.asked) == (3 + samples, [])
 
 
 def test_now_and_then_each_sample_is_a_dump_all_the_same() -> None:
