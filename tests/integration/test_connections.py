@@ -17,6 +17,7 @@ from probes.sockets.connections import ConnectionsProbe, ConnectionsReading
 from probes.sockets.netlink import MOST_WANTED
 from probes.sockets.tcp_info import ESTABLISHED, SYN_SENT, Dump, Socket
 from tests.integration.conftest import eventually
+from tests.unit.builders import FakeClock
 
 HOSTS = ("127.0.0.1", "::1")
 
@@ -146,9 +147,10 @@ def test_three_connections_are_told_apart_and_a_fresh_one_is_idle(listen: Callab
 
 def test_requests_are_counted_one_by_one_with_their_size(listen: Callable[[str], Listener]) -> None:
     listener = listen("127.0.0.1")
-    pair, clock = listener.connect(), iter((100.0, 100.0, 100.0, 110.0, 110.0))
-    probe = ConnectionsProbe([listener.port], own_inodes=set, clock=lambda: next(clock))
+    pair, clock = listener.connect(), FakeClock()
+    probe = ConnectionsProbe([listener.port], own_inodes=set, clock=clock)
     read(probe)
+    clock.advance(10.0)
     for _ in range(20):
         ask(pair, request=b"0123456789", answer=b"x")
         pair.client.recv(100)
