@@ -85,7 +85,7 @@ def dump(
     """
     code = bytecode(wanted) if code is None else code
     ends: dict[bytes, _Followed] = {}
-    closed: dict[bytes, _Followed] = {}
+    closed: dict[bytes, tuple[bytes, int]] = {}
     size = count = 0
     if not wanted:
         return Dump(())
@@ -98,9 +98,8 @@ def dump(
                 # Family, port and address of the remote end, as they stand there.
                 remote = chunk[at : at + 1] + chunk[at + 6 : at + 8] + chunk[at + 24 : at + 40]
                 if chunk[at + 1] == TIME_WAIT:
-                    if remote not in closed:
-                        closed[remote] = _Followed(1)
-                    closed[remote].take(chunk, at, end)
+                    first, before = closed.get(remote) or (chunk[at:end], 0)
+                    closed[remote] = first, before + 1
                     continue
                 count += 1
                 if count > most_sockets:
@@ -166,7 +165,7 @@ class _Followed:
             del self.kept[self._most :]  # from many addresses with one port
 
 
-def _dump(ends: Mapping[bytes, _Followed], closed: Mapping[bytes, _Followed], missing: str = "") -> Dump:
+def _dump(ends: Mapping[bytes, _Followed], closed: Mapping[bytes, tuple[bytes, int]], missing: str = "") -> Dump:
     sockets: list[Socket] = []
     scale: dict[Remote, float] = {}
     for end in ends.values():
@@ -174,9 +173,7 @@ def _dump(ends: Mapping[bytes, _Followed], closed: Mapping[bytes, _Followed], mi
         sockets += [found for _, raw in end.kept for found in _read_socket(raw, 0, len(raw))]
         if first < len(sockets) < first + end.count:
             scale[sockets[first].destination, sockets[first].destination_port] = end.count / (len(sockets) - first)
-    gone = {
-        each: end.count for end in closed.values() for _, raw in end.kept for each in _read_socket(raw, 0, len(raw))
-    }
+    gone = {each: number for raw, number in closed.values() for each in _read_socket(raw, 0, len(raw))}
     return Dump(tuple(sockets), missing, scale, gone)
 
 

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.lab import loads
+from tests.lab import loads, stages
 from tests.lab.process import Running
 from tests.lab.quota import PERIOD_USEC, CpuGroup
 
@@ -112,31 +112,10 @@ def fetch(url: str) -> dict[str, Any]:
     return found
 
 
-def row(cell: Cell, report: Mapping[str, Any]) -> tuple[bool, str]:
-    """Whether it was right, and a line of the table."""
-    found = {
-        each["rule"]: each for each in report["findings"] if each["rule"] in FINDINGS and each["severity"] != "info"
-    }
-    causes = [name for name, each in found.items() if not each.get("explained_by")]
-    explained = [f"{name} by {each['explained_by']}" for name, each in found.items() if each.get("explained_by")]
-    right = causes == ([cell.expected] if cell.expected else [])
-    text = "; ".join(each["evidence"][0]["text"] for name, each in found.items() if name in causes)
-    return (
-        right,
-        f"| {cell.name} | {cell.expected or 'nothing'} | {', '.join(causes) or 'nothing'} | {', '.join(explained) or '-'} | {text} |",
-    )
-
-
 def main() -> None:
-    only = sys.argv[1:]
-    print("| case | expected | headline | explained | evidence |\n|---|---|---|---|---|", flush=True)
-    wrong = 0
-    for cell in CELLS:
-        if not only or any(part in cell.name for part in only):
-            right, line = row(cell, run(cell))
-            wrong += not right
-            print(line + ("" if right else " WRONG"), flush=True)
-    print(f"wrong: {wrong}")
+    cells = [cell for cell in CELLS if len(sys.argv) == 1 or any(part in cell.name for part in sys.argv[1:])]
+    stages.begin()
+    stages.end(sum(not stages.tell(cell.name, cell.expected, run(cell), FINDINGS) for cell in cells))
 
 
 if __name__ == "__main__":

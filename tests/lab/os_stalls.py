@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.lab import guest_image
+from tests.lab import guest_image, stages
 from tests.lab.guest import Guest
 from tests.lab.process import Running
 
@@ -79,20 +79,6 @@ def reports(run: Running) -> Iterator[tuple[int, dict[str, Any]]]:
             yield int(number), json.loads(text)
 
 
-def row(cell: Cell, report: Mapping[str, Any]) -> tuple[bool, str]:
-    """Whether it was right, and a line of the table."""
-    found = {each["rule"]: each for each in report["findings"] if each["rule"] in FINDINGS}
-    causes = [name for name, each in found.items() if not each.get("explained_by")]
-    cleared = {each["rule"]: each["because"] for each in report["ruled_out"] if each["rule"] in FINDINGS[:2]}
-    right = causes == ([cell.expected] if cell.expected else []) and (bool(cell.expected) or len(cleared) == 2)
-    explained = [f"{name} by {each['explained_by']}" for name, each in found.items() if each.get("explained_by")]
-    told = [each["evidence"][0]["text"] for each in found.values()] or list(cleared.values())
-    return (
-        right,
-        f"| {cell.name} | {cell.expected or 'nothing'} | {', '.join(causes) or 'nothing'} | {', '.join(explained) or '-'} | {'; '.join(told)} |",
-    )
-
-
 def main() -> None:
     cells = [cell for cell in CELLS if len(sys.argv) == 1 or any(part in cell.name for part in sys.argv[1:])]
     parts = [
@@ -101,7 +87,7 @@ def main() -> None:
         )
         for number, cell in enumerate(cells)
     ]
-    print("| case | expected | headline | explained | evidence |\n|---|---|---|---|---|", flush=True)
+    stages.begin()
     wrong = len(cells)
     with tempfile.TemporaryDirectory(prefix="st-disks-") as scratch:
         images = {disk(Path(scratch), "fast"): 0, disk(Path(scratch), "slow"): SLOW_IOPS}
@@ -111,10 +97,9 @@ def main() -> None:
         ) as run:  # fmt: skip
             run.ready()
             for number, report in reports(run):
-                right, line = row(cells[number], report)
-                wrong -= right
-                print(line + ("" if right else " WRONG"), flush=True)
-    print(f"wrong or missing: {wrong}" if wrong else "wrong: 0")
+                cell = cells[number]
+                wrong -= stages.tell(cell.name, cell.expected, report, FINDINGS, cleared=FINDINGS[:2], remarks=True)
+    stages.end(wrong)
 
 
 if __name__ == "__main__":

@@ -312,8 +312,10 @@ def followed_of(ports: Sequence[int]) -> set[int]:
     return {s.source_port for s in found.sockets}
 
 
-def test_those_in_time_wait_are_counted_by_remote_end_and_take_no_place() -> None:
-    closed = [FIRST._replace(source_port=n, state=TIME_WAIT, inode=0) for n in range(2000, 2300)]
+@pytest.mark.parametrize("first", [2000, 33333, 40001, 51234])
+def test_those_in_time_wait_are_counted_by_remote_end_and_take_no_place(first: int) -> None:
+    """Whatever their ports: none was counted where no port of theirs fell below the bound at which one is followed."""
+    closed = [FIRST._replace(source_port=n, state=TIME_WAIT, inode=0) for n in range(first, first + 300)]
     other = FIRST._replace(destination="10.0.0.8", state=TIME_WAIT, inode=0)
     answer = [b"".join(map(message, closed)), message(FIRST) + message(other) + DONE]
     found = dump([("", 5432)], most_sockets=1, open_socket=lambda: Long(answer))

@@ -1,0 +1,63 @@
+"""What the staged stalls have in common that are no scenario of the lab: a table of cases, and an end that says how many were wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping
+from typing import Any
+
+HEAD = "| case | expected | headline | explained | evidence |\n|---|---|---|---|---|"
+
+
+def begin() -> None:
+    """Print the head of the table."""
+    print(HEAD, flush=True)
+
+
+def tell(
+    name: str,
+    expected: str,
+    report: Mapping[str, Any],
+    findings: Collection[str],
+    *,
+    cleared: Collection[str] = (),
+    remarks: bool = False,
+) -> bool:
+    """Print a line of the table.  Returns whether the report is right.
+
+    It is when of ``findings`` the one that is ``expected`` is the only cause, or none is where "" is; then those of ``cleared`` must
+    be ruled out.  ``remarks``: findings that are for information alone count as well.
+    """
+    right, line = row(name, expected, report, findings, cleared=cleared, remarks=remarks)
+    print(line + ("" if right else " WRONG"), flush=True)
+    return right
+
+
+def row(
+    name: str,
+    expected: str,
+    report: Mapping[str, Any],
+    findings: Collection[str],
+    *,
+    cleared: Collection[str] = (),
+    remarks: bool = False,
+) -> tuple[bool, str]:
+    """Whether it was right, and the line; as :func:`tell` says."""
+    found = {
+        each["rule"]: each
+        for each in report["findings"]
+        if each["rule"] in findings and (remarks or each["severity"] != "info")
+    }
+    causes = [rule for rule, each in found.items() if not each.get("explained_by")]
+    explained = [f"{rule} by {each['explained_by']}" for rule, each in found.items() if each.get("explained_by")]
+    out = {each["rule"]: each["because"] for each in report["ruled_out"] if each["rule"] in cleared}
+    right = causes == [expected] if expected else not causes and len(out) == len(cleared)
+    told = [each["evidence"][0]["text"] for each in found.values()] or list(out.values())
+    words = (name, expected or "nothing", ", ".join(causes) or "nothing", ", ".join(explained) or "-", "; ".join(told))
+    return right, f"| {' | '.join(words)} |"
+
+
+def end(wrong: int) -> None:
+    """Say how many were wrong or are missing, and leave with 1 if any is."""
+    print(f"wrong or missing: {wrong}" if wrong else "wrong: 0", flush=True)
+    sys.exit(bool(wrong))
