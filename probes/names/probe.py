@@ -82,7 +82,7 @@ class NamesReading(Reading):
 
 
 class NamesProbe:
-    """Looks the names up that ``names`` gives; ``ask`` sends one question."""
+    """Looks the names up that ``names`` gives; ``ask`` sends one question.  A slot has ``within`` seconds."""
 
     name = "names"
     target = ""
@@ -93,11 +93,13 @@ class NamesProbe:
         names: Callable[[], Iterable[str]],
         *,
         ask: Ask = lookup.ask,
+        within: float = TIMEOUT,
         root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._names, self._ask, self._root, self._clock, self._sleep = names, ask, root, clock, sleep
+        self._within = within
         self._taken: float | None = None
 
     async def read(self) -> NamesReading:
@@ -142,10 +144,14 @@ class NamesProbe:
 
     async def _look_up(self, name: str, conf: resolv_conf.ResolvConf) -> list[LookedUp]:
         done = [await lookup.look_up(name, conf, self._ask, clock=self._clock)]
-        while len(done) <= AGAIN and done[0].seconds >= SLOW_SECONDS:
+        while len(done) <= AGAIN and done[0].seconds >= SLOW_SECONDS and self._has_time(done):
             await self._sleep(PAUSE_SECONDS)
             done.append(await lookup.look_up(name, conf, self._ask, clock=self._clock))
         return done
+
+    def _has_time(self, done: Sequence[LookedUp]) -> bool:
+        """Whether one more look-up ends within the slot, whatever it meets: without an end there is no reading at all."""
+        return done[-1].ended - done[0].began + PAUSE_SECONDS + lookup.MOST_SECONDS < self._within
 
 
 def sum_up(found: Mapping[str, Sequence[LookedUp]]) -> dict[str, Any]:
@@ -166,12 +172,14 @@ def sum_up(found: Mapping[str, Sequence[LookedUp]]) -> dict[str, Any]:
 def probes(context: Context) -> Iterator[Planned]:
     """One, where the settings name a host: those of databases are known to whoever was registered before."""
     settings = context.settings(Names)
+    within = min(TIMEOUT, settings.every_seconds)
     if settings.watched or context.host_names:
         yield Planned(
             make=lambda: NamesProbe(
-                lambda: (*settings.watched, *(name for each in context.host_names for name in each())), root=context.root
+                lambda: (*settings.watched, *(name for each in context.host_names for name in each())),
+                within=within, root=context.root,
             ),
-            every=settings.every_seconds, timeout=min(TIMEOUT, settings.every_seconds), cpu_seconds=CPU_SECONDS,
+            every=settings.every_seconds, timeout=within, cpu_seconds=CPU_SECONDS,
             history_bytes=READING_BYTES,
         )  # fmt: skip
 

@@ -10,7 +10,7 @@ import pytest
 from probes.names import lookup
 from probes.names.lookup import Asked, LookedUp
 from probes.names.message import NO_ERROR, NO_NAME, Answer
-from probes.names.probe import AGAIN, NamesProbe, NamesReading
+from probes.names.probe import AGAIN, TIMEOUT, NamesProbe, NamesReading
 from probes.names.resolv_conf import ResolvConf
 from probes.postgres.dsn import hosts
 from probes.reading import Code, NoData
@@ -25,12 +25,15 @@ YES, NO = Answer(NO_ERROR, 1), Answer(NO_NAME, 0)
 class Servers:
     """Name servers that take ``takes`` seconds, and are silent to every question whose number is in ``silent``."""
 
-    def __init__(self, takes: float = 0.002, silent: tuple[int, ...] = (), known: str = NAME) -> None:
-        self.takes, self.silent, self.known = takes, silent, known
+    def __init__(
+        self, takes: float = 0.002, silent: tuple[int, ...] = (), known: str = NAME, clock: FakeClock | None = None
+    ) -> None:
+        self.takes, self.silent, self.known, self.clock = takes, silent, known, clock or FakeClock()
         self.asked: list[str] = []
 
     async def __call__(self, server: str, packet: bytes, within: float) -> Asked:
         self.asked.append(server)
+        self.clock.advance(within if len(self.asked) in self.silent else self.takes)
         if len(self.asked) in self.silent:
             return Asked(within, None, True)
         full = b"".join(bytes((len(part),)) + part.encode() for part in self.known.split("."))
@@ -73,15 +76,18 @@ def test_nobody_there_at_all_is_an_error_and_not_a_time() -> None:
 
 class Stage:
     def __init__(self, root: Path) -> None:
-        self.kernel, self.clock, self.servers = FakeKernel(root), FakeClock(), Servers()
+        self.kernel, self.clock = FakeKernel(root), FakeClock()
+        self.servers = Servers(clock=self.clock)
         self.kernel.write("/etc/resolv.conf", POD)
         self.kernel.write("/etc/hosts", "127.0.0.1 localhost local-db\n")
 
-    def read(self, *names: str) -> NamesReading:
+    def read(self, *names: str, within: float = TIMEOUT) -> NamesReading:
         async def sleep(_: float) -> None:
             pass
 
-        probe = NamesProbe(lambda: names, ask=self.servers, root=self.kernel.root, clock=self.clock, sleep=sleep)
+        probe = NamesProbe(
+            lambda: names, ask=self.servers, within=within, root=self.kernel.root, clock=self.clock, sleep=sleep
+        )
         return asyncio.run(probe.read())
 
 
@@ -104,6 +110,18 @@ def test_a_slow_one_is_made_again_at_once(stage: Stage) -> None:
     stage.servers.takes = 0.05
     found = stage.read(NAME)
     assert found.lookups == found.slow_lookups == {NAME: 1 + AGAIN}
+
+
+@pytest.mark.parametrize(("within", "lookups"), [(TIMEOUT, 3), (15.0, 2), (10.0, 1)])
+def test_one_that_is_given_up_is_made_again_only_where_the_slot_has_the_time(
+    stage: Stage, within: float, lookups: int
+) -> None:
+    """A slot of 10 s, which the settings allow, was cut off while the second look-up waited, each time: nothing was ever read."""
+    stage.servers.silent = tuple(range(99))
+    began = stage.clock()
+    found = stage.read(NAME, within=within)
+    assert found.lookups == found.slow_lookups == {NAME: lookups}
+    assert stage.clock() - began < within
 
 
 def test_a_name_server_that_had_to_ask_others_is_slow_once(stage: Stage) -> None:
