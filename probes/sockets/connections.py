@@ -31,7 +31,7 @@ did after the last read before its end, and TLS or text of any kind; connections
 Of more than 64 connections to one remote end 64 are followed, the others counted, and one sample is taken in a slot instead
 of three (each sixth slot takes three all the same, for those that come and go): many connections tell a share in one sample.
 Of fewer, where the namespace has begun hardly any since the last slot, the second and the third sample ask for the connections of the first one by one,
-which takes no walk through the kernel's table: on a machine with 24 GB a slot takes 3 ms instead of 11. Where it has begun many there are six samples.
+which takes no walk through the kernel's table: on a machine with 24 GB a slot takes 3 ms instead of 11. Where it has begun many, and some came and went, there are six samples.
 
 Where netlink is refused, :mod:`probes.sockets.proc_net` gives connections and queues, at a higher price; in gVisor nothing.
 
@@ -70,7 +70,8 @@ BETWEEN_SECONDS = (0.03, 0.17)
 MANY, ALL_EVERY = netlink.MOST_FOLLOWED, 6
 #: Where no more connections than this are begun a second nobody opens one for each query (half of what is a finding).
 FEW_PER_SECOND = 0.5
-#: Where twice as many are begun, so many times the samples are taken: of connections that live for 10 ms, 30 a second, a sample meets one in three.
+#: Where twice as many are begun, and a watched one came and went within the last minute, so many times the samples are taken: of connections that live
+#: for 10 ms, 30 a second, a sample meets one in three.
 MORE_SAMPLES = 2
 
 _REMEDY = "let the agent see the network namespace of the application, with its /proc and NETLINK_SOCK_DIAG allowed"
@@ -197,6 +198,8 @@ class ConnectionsProbe:
         self._samples, self._sleep, self._opened = samples, sleep, opened
         self._opens: int | None = None
         self._slot = 0
+        #: The last slot in which a connection came and went between samples.
+        self._came_and_went = -ALL_EVERY
         self._scale: Mapping[Remote, float] = {}
         self._last_refused: Unseen | None = None
         self._closed: Mapping[Socket, int] = {}
@@ -231,7 +234,8 @@ class ConnectionsProbe:
         else:
             expected = FEW_PER_SECOND * (self._clock() - before.taken) if before else math.inf
             few = begun is not None and begun <= expected < math.inf and bool(self._slot % ALL_EVERY)
-            most = self._samples * (MORE_SAMPLES if begun is not None and begun >= 2 * expected else 1)
+            many = begun is not None and begun >= 2 * expected and self._slot - self._came_and_went <= ALL_EVERY
+            most = self._samples * (MORE_SAMPLES if many else 1)
             looks, refused, seen = await self._look(most, none_begun=none_begun, few_begun=few)
             sample = self._last = looks[-1]
             self._last_refused = refused
@@ -247,6 +251,7 @@ class ConnectionsProbe:
             sums.unseen["connections"] = Unseen(sample.missing, Code.PARTIAL)
         sums.fill_growth(before, sample)
         came_and_went, span = fleeting([(look.taken, look.sockets) for look in looks])
+        self._came_and_went = self._slot if came_and_went else self._came_and_went
         ends = self._endpoints.sort(came_and_went)
         nothing = none_begun and not seen  # came, so nothing went
         sums.fill_fleeting({end: len(found) for end, found in ends.items()}, 1.0 if nothing else span)

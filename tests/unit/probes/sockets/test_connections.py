@@ -206,7 +206,7 @@ def test_where_there_was_no_connection_and_none_was_begun_since_the_kernel_is_no
         assert reading.fleeting_per_second == dict.fromkeys((DB,) if sockets else (), 0.0)
         assert reading.connections == dict.fromkeys((DB,) if sockets else (), 1.0)
     # Nobody knows at first what was begun before; one sample tells that the one is gone.
-    assert asked == [3, 0, 6, 1, 0, 3]
+    assert asked == [3, 0, 3, 1, 0, 3]
 
 
 def test_while_one_that_was_closed_is_still_counted_the_kernel_is_asked_though_none_was_begun() -> None:
@@ -226,11 +226,14 @@ class Few:
 
     def __init__(self, *later: Sequence[Socket] | OSError, begun: int = 1) -> None:
         self.later, self.asked, self.opened = iter(later), list[set[int]](), 0
-        self.begun = begun
+        self.begun, self.middle = begun, list[Socket]()
         self.scene = Scene(samples=3, sleep=self.sleep, opened=self.count, once_more=self.look_up)
 
     async def sleep(self, _: float) -> None:
         self.scene.clock.advance(0.1)
+        if self.middle:  # what the second sample sees, and not the third
+            now = self.scene.netlink.now
+            self.scene.netlink.now, self.middle = Dump(tuple(self.middle)), [*getattr(now, "sockets", ())]
 
     def count(self) -> int:
         self.opened += self.begun
@@ -263,14 +266,20 @@ def test_one_that_is_not_found_by_its_ends_is_looked_for_in_a_dump() -> None:
     assert reading.connections == {DB: 2.0}
 
 
-@pytest.mark.parametrize(("begun", "samples"), [(2, 3), (4, 6)])
-def test_where_connections_are_begun_each_sample_is_a_dump_and_where_many_are_there_are_more(
-    begun: int, samples: int
+@pytest.mark.parametrize(
+    ("begun", "fleeting", "slots", "samples"), [(4, True, 1, 6), (2, True, 1, 3), (4, False, 1, 3), (4, True, 8, 3)]
+)
+def test_where_many_connections_are_begun_and_some_came_and_went_more_samples_are_taken(
+    begun: int, fleeting: bool, slots: int, samples: int
 ) -> None:
     few = Few(begun=begun)
+    few.middle = [sock(1), sock(2)] if fleeting else [sock(1)]
     few.scene.read(sock(1))
-    few.scene.read(sock(1), after=3.0)
-    assert (few.scene.netlink.asked, few.asked) == (3 + samples, [])
+    few.middle = []
+    for _ in range(slots):
+        before = few.scene.netlink.asked
+        few.scene.read(sock(1), after=3.0)
+    assert (few.scene.netlink.asked - before, few.asked) == (samples, [])
 
 
 def test_now_and_then_each_sample_is_a_dump_all_the_same() -> None:
