@@ -38,7 +38,7 @@ from probes.sockets.tcp_info import (
 )
 
 MOST_SOCKETS = 8192
-MOST_BYTES = 4 << 20
+MOST_BYTES = 8 << 20
 MOST_RECEIVES = 256
 #: Connections to one remote end that are followed one by one: of a share of a half, six dumps tell it within 5 % (twice the standard error).
 MOST_FOLLOWED = 64

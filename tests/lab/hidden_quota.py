@@ -115,7 +115,7 @@ def fetch(url: str) -> dict[str, Any]:
 def main() -> None:
     cells = [cell for cell in CELLS if len(sys.argv) == 1 or any(part in cell.name for part in sys.argv[1:])]
     stages.begin()
-    stages.end(sum(not stages.tell(cell.name, cell.expected, run(cell), FINDINGS) for cell in cells))
+    stages.end(sum(not stages.tell(*stages.row(c.name, c.expected, run(c), FINDINGS)) for c in cells))
 
 
 if __name__ == "__main__":

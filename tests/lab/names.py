@@ -106,7 +106,9 @@ def main() -> None:
         except Unavailable as reason:
             print(f"| {cell.where}, {cell.says} | left out: {reason} | | | |", flush=True)
             continue
-        wrong += not stages.tell(f"{cell.where}, {cell.says}", cell.expected, report, FINDINGS, cleared=cleared)
+        wrong += not stages.tell(
+            *stages.row(f"{cell.where}, {cell.says}", cell.expected, report, FINDINGS, cleared=cleared)
+        )
     stages.end(wrong)
 
 

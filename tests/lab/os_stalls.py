@@ -98,7 +98,9 @@ def main() -> None:
             run.ready()
             for number, report in reports(run):
                 cell = cells[number]
-                wrong -= stages.tell(cell.name, cell.expected, report, FINDINGS, cleared=FINDINGS[:2], remarks=True)
+                wrong -= stages.tell(
+                    *stages.row(cell.name, cell.expected, report, FINDINGS, cleared=FINDINGS[:2], remarks=True)
+                )
     stages.end(wrong)
 
 

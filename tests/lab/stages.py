@@ -14,25 +14,6 @@ def begin() -> None:
     print(HEAD, flush=True)
 
 
-def tell(
-    name: str,
-    expected: str,
-    report: Mapping[str, Any],
-    findings: Collection[str],
-    *,
-    cleared: Collection[str] = (),
-    remarks: bool = False,
-) -> bool:
-    """Print a line of the table.  Returns whether the report is right.
-
-    It is when of ``findings`` the one that is ``expected`` is the only cause, or none is where "" is; then those of ``cleared`` must
-    be ruled out.  ``remarks``: findings that are for information alone count as well.
-    """
-    right, line = row(name, expected, report, findings, cleared=cleared, remarks=remarks)
-    print(line + ("" if right else " WRONG"), flush=True)
-    return right
-
-
 def row(
     name: str,
     expected: str,
@@ -42,7 +23,11 @@ def row(
     cleared: Collection[str] = (),
     remarks: bool = False,
 ) -> tuple[bool, str]:
-    """Whether it was right, and the line; as :func:`tell` says."""
+    """Whether a report is right, and a line of the table.
+
+    It is right when of ``findings`` the one that is ``expected`` is the only cause, or none is where "" is; then those of ``cleared`` must
+    be ruled out.  ``remarks``: findings that are for information alone count as well.
+    """
     found = {
         each["rule"]: each
         for each in report["findings"]
@@ -55,6 +40,12 @@ def row(
     told = [each["evidence"][0]["text"] for each in found.values()] or list(out.values())
     words = (name, expected or "nothing", ", ".join(causes) or "nothing", ", ".join(explained) or "-", "; ".join(told))
     return right, f"| {' | '.join(words)} |"
+
+
+def tell(right: bool, line: str) -> bool:
+    """Print the line.  Returns whether it was right."""
+    print(line + ("" if right else " WRONG"), flush=True)
+    return right
 
 
 def end(wrong: int) -> None:
