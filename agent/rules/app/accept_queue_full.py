@@ -84,7 +84,11 @@ def _judge(history: History) -> Judgement:
             "the app is in another network namespace, whose accept queues cannot be seen from here",
             "share the network namespace with the app", Code.UNREACHABLE,
         )  # fmt: skip
-    found = [_port(history, readings, port) for port, whose in latest.whose.items() if whose != "other"]
+    watched = [port for port, whose in latest.whose.items() if whose != "other"]
+    used = {port for r in readings for port, queued in (r.queued or {}).items() if queued}
+    # A machine has dozens of listeners at which nobody waits: one speaks for all of them.
+    asked = [port for port in watched if port in used] + [port for port in watched if port not in used][:1]
+    found = [_port(history, readings, port) for port in asked]
     return targets.worst_of(found) or Absent("no process of the app listens on a port")
 
 
