@@ -65,8 +65,9 @@ bench-full: .venv/.installed ## the same for every cell, long enough for a p99 (
 	$(COMPILED)
 	.venv/bin/python -m tests.bench --full --page
 
+# The lab leaves in order at Ctrl-C, which the shell would take for an end like any other, and go on with the next stage.
 lab: .venv/.installed ## real stalls against the real agent, scored (under 20 minutes; ONLY=text for some; ONLY=app with the staged ones, 50)
-	@failed=0; .venv/bin/python -m tests.lab $(if $(ONLY),--only "$(ONLY)") || failed=1; \
+	@trap 'exit 130' INT; failed=0; .venv/bin/python -m tests.lab $(if $(ONLY),--only "$(ONLY)") || failed=1; \
 	for stage in $(if $(filter app app-,$(ONLY)),$(STAGED)); do .venv/bin/python -m $$stage || failed=1; done; exit $$failed
 
 lab-full: .venv/.installed ## every scenario five times (about 2 hours), into lab-results/
