@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.lab.stages import row
+from tests.lab import Unavailable
+from tests.lab.stages import missing, row
 
 FINDINGS = ("io_stall", "memory_reclaim_stall")
 
@@ -16,7 +17,11 @@ def finding(rule: str, severity: str = "warning", explained_by: str | None = Non
 
 
 def report(*findings: dict[str, Any], out: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {"findings": list(findings), "ruled_out": [{"rule": rule, "because": f"no {rule}"} for rule in out]}
+    return {
+        "unknown": [],
+        "findings": list(findings),
+        "ruled_out": [{"rule": rule, "because": f"no {rule}"} for rule in out],
+    }
 
 
 @pytest.mark.parametrize(
@@ -44,3 +49,26 @@ def test_the_line_tells_what_was_said() -> None:
     assert line == (
         "| a case | memory_reclaim_stall | memory_reclaim_stall | io_stall by memory_reclaim_stall | by io_stall; by memory_reclaim_stall |"
     )
+
+
+def test_why_it_is_no_finding_is_told_where_that_is_the_point() -> None:
+    said = report(finding("io_stall"), out=FINDINGS[1:])
+    right, line = row("a case", "io_stall", said, FINDINGS, also=FINDINGS[1:])
+    assert right
+    assert line.endswith("| by io_stall; no memory_reclaim_stall |")
+
+
+@pytest.mark.parametrize(
+    ("fault", "wrong", "told"),
+    [
+        (Unavailable("no QEMU"), False, "| a case | left out: no QEMU | | | |"),
+        (EOFError("it ended;\nlast lines: a | b"), True, "| a case | NO REPORT: it ended; last lines: a / b | | | |"),
+        (TimeoutError(), True, "| a case | NO REPORT: TimeoutError | | | |"),
+    ],
+    ids=["not to be had", "ended", "wordless"],
+)
+def test_what_has_no_report_is_wrong_unless_the_machine_lacks_the_place(
+    fault: Exception, wrong: bool, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert missing("a case", fault) is wrong
+    assert capsys.readouterr().out == told + "\n"
