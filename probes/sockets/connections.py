@@ -22,7 +22,7 @@ A connection that came and went between two reads leaves a socket in TIME_WAIT f
 that closed first, which is the client's with every common driver; ``closed_per_second`` counts these.  The
 agent's own are among them, about one a minute for each database that it watches.  Where the server closed first (asyncpg
 lets it) nothing is left: a connection that stood at one sample and at neither the one before nor the one after it lived
-for less than the time between those, so there are at least ``fleeting_per_second`` of them.
+for less than the time between those, so there are at least ``fleeting_per_second`` of them, and no more than the namespace has begun.
 
 A wait of over 10 s, or a result that is read for as long, may be meant so (BLPOP, replication, a reader with a pace of its own):
 these are told apart as far as the wire knows (:mod:`probes.sockets.exchange`), within the shares of the waiting and the unread.  Unseen is what a connection
@@ -235,8 +235,8 @@ class ConnectionsProbe:
             expected = FEW_PER_SECOND * (self._clock() - before.taken) if before else math.inf
             few = begun is not None and begun <= expected < math.inf and bool(self._slot % ALL_EVERY)
             many = begun is not None and begun >= 2 * expected and self._slot - self._came_and_went <= ALL_EVERY
-            most = self._samples * (MORE_SAMPLES if many else 1)
-            looks, refused, seen = await self._look(most, none_begun=none_begun, few_begun=few)
+            samples = self._samples * (MORE_SAMPLES if many else 1)
+            looks, refused, seen = await self._look(samples, none_begun=none_begun, few_begun=few)
             sample = self._last = looks[-1]
             self._last_refused = refused
         sockets = list(sample.sockets.values())
@@ -254,8 +254,11 @@ class ConnectionsProbe:
         self._came_and_went = self._slot if came_and_went else self._came_and_went
         ends = self._endpoints.sort(came_and_went)
         nothing = none_begun and not seen  # came, so nothing went
-        sums.fill_fleeting({end: len(found) for end, found in ends.items()}, 1.0 if nothing else span)
         seconds = max(0.0, sample.taken - before.taken) if before else 0.0
+        if begun is None and self._opens is not None:
+            span = 0.0  # how many there can be is not known yet
+        most = begun / seconds if begun is not None and seconds else math.inf
+        sums.fill_fleeting({end: len(found) for end, found in ends.items()}, 1.0 if nothing else span, most)
         return ConnectionsReading(
             taken=sample.taken, seconds=seconds, unseen=sums.unseen, services=self._services, **sums.fields
         )

@@ -6,6 +6,7 @@ No clock, no kernel.  What the numbers mean is said in :mod:`probes.sockets.conn
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 from probes.counters import gains
@@ -130,13 +131,17 @@ class Sums:
         known = {end: closed.get(end, 0) / TIME_WAIT_SECONDS for end in {*self._endpoints, *closed}}
         self._put("closed_per_second", known)
 
-    def fill_fleeting(self, fleeting: Mapping[str, int], seconds: float) -> None:
-        """Those that came and went within ``seconds``; 0 when there were not three samples."""
+    def fill_fleeting(self, fleeting: Mapping[str, int], seconds: float, most: float = inf) -> None:
+        """Those that came and went within ``seconds``; 0 when there were not three samples.  ``most``: so many were begun a second.
+
+        One that a sample happens to meet in a fifth of a second would be five a second.
+        """
         if seconds <= 0:
             self._absent(("fleeting_per_second",), _TOO_FEW)
             return
         known = {end: fleeting.get(end, 0) / seconds for end in {*self._seen, *fleeting}}
-        self._put("fleeting_per_second", self._scaled(known))
+        told = {end: value and min(value, most) for end, value in self._scaled(known).items()}
+        self._put("fleeting_per_second", told)
 
     def fill_growth(self, before: Sample | None, sample: Sample) -> None:
         """What changed since the sample before."""

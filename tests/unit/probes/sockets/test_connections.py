@@ -203,7 +203,8 @@ def test_where_there_was_no_connection_and_none_was_begun_since_the_kernel_is_no
         before = scene.netlink.asked
         reading = scene.read(*sockets)
         asked.append(scene.netlink.asked - before)
-        assert reading.fleeting_per_second == dict.fromkeys((DB,) if sockets else (), 0.0)
+        none = dict.fromkeys((DB,) if sockets else (), 0.0)
+        assert reading.fleeting_per_second == (none if len(asked) > 1 else None)
         assert reading.connections == dict.fromkeys((DB,) if sockets else (), 1.0)
     # Nobody knows at first what was begun before; one sample tells that the one is gone.
     assert asked == [3, 0, 3, 1, 0, 3]
@@ -264,6 +265,14 @@ def test_one_that_is_not_found_by_its_ends_is_looked_for_in_a_dump() -> None:
     reading = few.scene.read(sock(1), sock(2))
     assert (few.scene.netlink.asked, len(few.asked)) == (6, 2)
     assert reading.connections == {DB: 2.0}
+
+
+def test_no_more_can_come_and_go_than_were_begun() -> None:
+    """Another agent's connection of a moment, met by chance, was 2.2 a second, and a finding."""
+    few = Few(begun=5)
+    few.scene.read(sock(1))
+    few.middle = [sock(1), sock(2)]
+    assert few.scene.read(sock(1), after=9.8).fleeting_per_second == pytest.approx({DB: 0.5})
 
 
 @pytest.mark.parametrize(
