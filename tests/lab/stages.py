@@ -31,7 +31,8 @@ def row(
     """Whether a report is right, and a line of the table.
 
     It is right when of ``findings`` the one that is ``expected`` is the only cause, or none is where "" is; then those of ``cleared`` must
-    be ruled out.  ``remarks``: findings that are for information alone count as well.  ``also``: why these are no finding is told, too.
+    be ruled out.  ``remarks``: findings that are for information alone count as well.  ``also``: why these are no finding is told
+    as well, as it is of one that was expected.
     """
     found = {
         each["rule"]: each
@@ -43,6 +44,7 @@ def row(
     out = {each["rule"]: each["because"] for each in report["ruled_out"] if each["rule"] in cleared}
     right = causes == [expected] if expected else not causes and len(out) == len(cleared)
     told = [each["evidence"][0]["text"] for each in found.values()] or list(out.values())
+    also = {*also, *({expected} - set(found))}
     told += [each["because"] for part in ("ruled_out", "unknown") for each in report[part] if each["rule"] in also]
     words = (name, expected or "nothing", ", ".join(causes) or "nothing", ", ".join(explained) or "-", "; ".join(told))
     return right, f"| {' | '.join(words)} |"

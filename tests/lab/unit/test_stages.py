@@ -51,10 +51,13 @@ def test_the_line_tells_what_was_said() -> None:
     )
 
 
-def test_why_it_is_no_finding_is_told_where_that_is_the_point() -> None:
+def test_why_it_is_no_finding_is_told_where_that_is_the_point_or_it_is_missed() -> None:
     said = report(finding("io_stall"), out=FINDINGS[1:])
     right, line = row("a case", "io_stall", said, FINDINGS, also=FINDINGS[1:])
     assert right
+    assert line.endswith("| by io_stall; no memory_reclaim_stall |")
+    right, line = row("a case", "memory_reclaim_stall", said, FINDINGS)
+    assert not right
     assert line.endswith("| by io_stall; no memory_reclaim_stall |")
 
 
