@@ -1,6 +1,6 @@
 """Slow look-ups of names, for real: a name server that is late, that loses questions, and a good one beside an agent that is held.
 
-    .venv/bin/python -m tests.lab.names          # about 18 minutes; prints a table
+    .venv/bin/python -m tests.lab.names          # about 13 minutes; prints a table
 
 The server has port 53 of a network of its own (a namespace, a sandbox's, a guest's), and /etc/resolv.conf leads to it there.  An agent
 is held together with a busy app by the limit of their container, and its server is outside of that: in gVisor it answers from this
