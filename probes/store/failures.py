@@ -9,11 +9,13 @@ from probes.reading import Code, Unseen
 
 #: What only says that this agent may not ask, or not in this way; the app may.
 OWN_FAULT: Final = frozenset({"authentication", "access", "configuration", "tls"})
+#: Nothing came back in time.
+SILENT: Final = "timeout"
 #: IP address and port.
 Remote = tuple[str, int]
 _CODES: Final[Mapping[str, Code]] = {
     "access": Code.NOT_PERMITTED, "authentication": Code.NOT_PERMITTED, "too many connections": Code.BUSY,
-    "starting": Code.BUSY, "timeout": Code.TIMED_OUT, "endless": Code.MALFORMED, "other": Code.MALFORMED,
+    "starting": Code.BUSY, SILENT: Code.TIMED_OUT, "endless": Code.MALFORMED, "other": Code.MALFORMED,
     "configuration": Code.NOT_CONFIGURED, "dns": Code.NOT_CONFIGURED,
 }  # fmt: skip
 

@@ -1,4 +1,8 @@
-"""Whether a server that the agent asks answers at all; for whatever kind of server."""
+"""Whether a server that the agent asks answers at all; for whatever kind of server.
+
+Silence looks alike where the agent has hardly any CPU: its questions leave late, answers lie unread until the time-out, and a server
+on the same CPUs answers late itself.  A connection that is refused or closed is no silence, however little CPU there is.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,20 @@ from agent.rules import targets
 from agent.rules.confidence import Confidence
 from agent.rules.rule import Absent, Judgement, Present, Threshold, Unknown
 from agent.views.connections import called
+from agent.views.taken import taken_from_group
 from probes.reading import Code, code_of
 from probes.sockets.connections import ConnectionsReading
-from probes.store.failures import OWN_FAULT
+from probes.store.failures import OWN_FAULT, SILENT
 from probes.store.probe import StoreReading
 
 SPAN = 60.0
 IN_A_ROW = Threshold("attempts without an answer, in a row", 2, "", "one may be a proxy that restarts")
+HELD = Threshold(
+    "time in which this agent has no CPU, from which silence says nothing",
+    0.5,
+    "ratio",
+    "more time stopped than running",
+)
 #: Of a look at the app's connections after the first of them: what it counted lies mostly behind it.
 AFTER = 0.4
 
@@ -40,6 +51,12 @@ def _target(history: History, kind: type[StoreReading], target: str, sure: Confi
         return Unknown(told, last.remedy, code_of(last.because))
     if len(failed) < IN_A_ROW.value:
         return Unknown(told, "wait for the next attempt", Code.NOT_YET)
+    held = taken_from_group(history, SPAN, "") if last.reason == SILENT else 0.0
+    if held >= HELD.value:
+        return Unknown(
+            f"{told}; but this agent had no CPU {held:.0%} of the time, so an answer may have been missed",
+            "see the findings about the CPU first", Code.TIMED_OUT,
+        )  # fmt: skip
     replies = _replies_to_the_app(history, target, failed[0].taken)
     if replies:
         return Unknown(

@@ -140,6 +140,24 @@ def test_what_answers_the_app_is_not_unreachable(replies: float, of: str, verdic
         assert "3.0 replies per second" in judgement.because
 
 
+@pytest.mark.parametrize(
+    ("reason", "gap", "verdict"),
+    [("timeout", 0.08, Unknown), ("timeout", 0.02, Present), ("refused", 0.08, Present), ("closed", 0.08, Present)],
+)
+def test_silence_says_nothing_to_an_agent_that_is_stopped_most_of_the_time(
+    reason: str, gap: float, verdict: type
+) -> None:
+    scene = Scene()
+    for _ in range(2):
+        scene.run(20.0, gap=gap, cause="quota", limit=0.2)
+        scene.history.add(failed(reason, taken=scene.clock()))
+    judgement = BY_ID["database_unreachable"].judge(scene.history)
+    assert isinstance(judgement, verdict), judgement
+    if isinstance(judgement, Unknown):
+        assert judgement.code is Code.TIMED_OUT
+        assert "had no CPU" in judgement.because
+
+
 def test_replies_from_before_the_outage_prove_nothing() -> None:
     told = history(failed(taken=1010.0), failed(taken=1020.0))
     told.add(ConnectionsReading(taken=1012.0, seconds=10.0, replies_per_second={"main": 3.0}))
