@@ -6,7 +6,8 @@ the rule's, and critical where half of the work in progress stands still.
 
 *Explaining needs size.*  A cause explains an effect when as much stands still for it as half of what the effect holds up, or more,
 or, where that is not seen of both, by their shares; who is less severe must be as large as the effect itself.  A smaller
-cause is named beside the effect as contributing.
+cause is named beside the effect as contributing.  Where the effect is the same loss as a share of something else (of round trips, not
+of time), it is explained by whoever is as severe.
 
 *Healthy* means that what can be seen was looked at and nothing above the bar was lost.  What was not looked at is named, because
 a suspect whom nobody watches has not been cleared.
@@ -62,7 +63,12 @@ def explain(
     """(the finding that explains this one, those that only contribute to it).  ``sizes``: how much stands still for each."""
     effect, size = present[rule], sizes.get(rule)
     causes = [cause for cause in dict.fromkeys(graph.causes(rule, effect.cases)) if cause in present]
-    able = [cause for cause in causes if _can_explain(present[cause], sizes.get(cause), effect, size)]
+    able = [
+        cause
+        for cause in causes
+        if (graph.same(cause, rule) and present[cause].severity != "info" and _as_severe(present[cause], effect))
+        or _can_explain(present[cause], sizes.get(cause), effect, size)
+    ]
     above = next(iter(able), None)
     return above, () if above is not None else tuple(c for c in causes if present[c].severity != "info")
 
@@ -72,8 +78,12 @@ def _can_explain(cause: Present, cause_size: float | None, effect: Present, effe
     if cause.severity == "info":
         return effect.severity == "info"
     if cause_size is not None and effect_size is not None:
-        return cause_size >= effect_size * (ENOUGH if _rank(cause.severity) >= _rank(effect.severity) else AS_LARGE)
+        return cause_size >= effect_size * (ENOUGH if _as_severe(cause, effect) else AS_LARGE)
     return cause.share is None or effect.share is None or cause.share >= ENOUGH * effect.share
+
+
+def _as_severe(cause: Present, effect: Present) -> bool:
+    return _rank(cause.severity) >= _rank(effect.severity)
 
 
 def _rank(severity: Severity) -> int:

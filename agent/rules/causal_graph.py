@@ -41,6 +41,8 @@ class Link:
     effects: tuple[str, ...]
     why: str
     case: Case | None = None
+    same: bool = False
+    """The effect is the cause's loss, measured as a share of something else than time: which share is larger says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,10 @@ class CausalGraph:
         here = [link for link in self.links if effect in link.effects]
         for link in (*(link for link in here if link.case in cases), *(link for link in here if link.case is None)):
             yield from link.causes
+
+    def same(self, cause: str, effect: str) -> bool:
+        """Whether the two measure one loss, each as a share of something else."""
+        return any(link.same and cause in link.causes and effect in link.effects for link in self.links)
 
     def effects(self, cause: str, case: Case | None = None) -> tuple[str, ...]:
         """What this finding explains always, or in this case."""
@@ -82,7 +88,8 @@ GRAPH = CausalGraph((
          "the same gaps; that the work was fast before says what was spent"),
     Link(("cpu_stolen",), ("cpu_suspended",), "the same host: of some gaps the counters name it, of others they do not"),
     Link(("platform_quota_uncounted", "cpu_quota_throttled"), ("cpu_stolen",), "a limit on the virtual machine loses its ticks too", Case.ON_A_CLOCK),
-    Link(CPU_TAKERS, ("client_suspended_holding_connection", "client_not_reading", "connections_held_by_app", "pool_saturated"),
+    Link(CPU_TAKERS, ("client_suspended_holding_connection",), "a client without CPU reads no reply", same=True),
+    Link(CPU_TAKERS, ("client_not_reading", "connections_held_by_app", "pool_saturated"),
          "a client without CPU reads no reply and gives no connection back"),
     Link(CPU_TAKERS, ("background_refresh_starved",), "a timer that is due without CPU comes when the CPU does"),
     Link(CPU_TAKERS, ("accept_queue_full",), "a server without CPU accepts nobody"),

@@ -31,8 +31,8 @@ CROWDED_GUEST_SHARE = 0.05
 #: A server that waits for a CPU is starved, and so is an agent beside it.
 CROWDED_RULES = {
     "plain": {"cpu_contended", "proxy_or_server_starved", "client_suspended_holding_connection"},
-    "gvisor": {"cpu_suspended"},
-    "guest": {"cpu_stolen", "cpu_suspended"},
+    "gvisor": {"cpu_suspended", "client_suspended_holding_connection"},
+    "guest": {"cpu_stolen", "cpu_suspended", "client_suspended_holding_connection"},
 }
 #: Where the machine stood still for so long, outside every scenario too, it was frozen indeed.
 FREEZE_SECONDS = 1.0
