@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from agent import __version__
+from agent.calm import Calm
 from agent.cost import Cost
 from agent.diagnosis import Change, Engine
 from agent.history import History
@@ -47,7 +48,8 @@ class Agent:
         self.on_reading, self.on_report = on_reading, on_report
         self.history = History(config.history.seconds)
         self.pulse = Pulse()
-        self.schedule = Schedule(self.history, self._after, pace=self._pace)
+        self.calm = Calm(config.budget.calm_ratio)
+        self.schedule = Schedule(self.history, self._after, pace=self._pace, apart=self.calm.apart)
         self._context = Context(
             config.sections,
             root=root,
@@ -120,14 +122,21 @@ class Agent:
             self.engine.watch(self._rules())
         self.publish()
 
+    def _judge_calm(self, report: Report) -> None:
+        before = self.calm.times
+        self.calm.note(self.engine.pending or any(finding.severity != "info" for finding in report.findings))
+        if self.calm.times < before:
+            self.schedule.wake()
+
     def publish(self) -> Report:
         """Judge the history now and swap the new report in."""
         cpu_seconds, memory = self.cost.measure()
         this = AgentSelf(
             __version__, round(self.cost.uptime_seconds, 1), round(cpu_seconds, 3), memory, self.schedule.skipped,
-            self.schedule.failures, round(self._pace(), 2),
+            self.schedule.failures, round(self._pace(), 2), self.calm.times,
         )  # fmt: skip
         report, changes = self.engine.evaluate(this)
+        self._judge_calm(report)
         self.state.timeline.note(report, time.monotonic())
         self._version += 1
         platform = self.history.latest(PlatformReading)

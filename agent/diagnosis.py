@@ -100,6 +100,11 @@ class Engine:
         ]
         return report, changes
 
+    @property
+    def pending(self) -> bool:
+        """Whether a finding has been seen that is not told yet."""
+        return any(state.pending is not None and state.verdict != "present" for state in self._states.values())
+
     def verdicts(self) -> Mapping[str, Verdict]:
         """The present verdict of every rule."""
         return {rule.id: self._states[rule.id].verdict for rule in self.rules}

@@ -143,7 +143,7 @@ class AgentSelf:
     """The agent's own identity and cost.  ``cpu_seconds`` covers the agent and its child since start.
 
     ``report_failures`` counts the reports that a defect kept from being made: the one before stayed.  ``pace`` is how many times as far
-    apart as asked for the slots come, so that the budget is kept.
+    apart as asked for the slots come, so that the budget is kept; ``calm`` is the same because nothing happens (:mod:`agent.calm`).
     """
 
     version: str
@@ -153,6 +153,7 @@ class AgentSelf:
     slots_skipped: int = 0
     report_failures: int = 0
     pace: float = 1.0
+    calm: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,7 @@ class Schedule:
     """Runs probes into a History and calls ``after`` once per wake-up.
 
     ``pace`` is asked before each wake-up: all slots come that many times as far apart as was asked for (1.0 or more).
+    ``apart`` makes of the seconds that were asked for between two slots those that there are now, before the pace (:mod:`agent.calm`).
     ``clock`` is monotonic seconds.  :attr:`on_stale` is called with a reading type and target that had no data in
     ``STALE_SLOTS`` slots in a row.
     """
@@ -120,13 +121,14 @@ class Schedule:
         after: Callable[[list[Reading]], None],
         *,
         pace: Callable[[], float] = lambda: 1.0,
+        apart: Callable[[float], float] = lambda every: every,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[Any]] | None = None,
     ) -> None:
         self.entries: list[Entry] = []
         self.failures = 0
         self.on_stale: Callable[[type[Reading], str], None] = lambda _kind, _target: None
-        self._history, self._after, self._pace = history, after, pace
+        self._history, self._after, self._pace, self._apart = history, after, pace, apart
         self._clock, self._sleep = clock, sleep or self._doze
         self._turn = 0
         self._last_turn = clock()
@@ -175,6 +177,13 @@ class Schedule:
             entry.due = soon
         self._nudged.set()
 
+    def wake(self) -> None:
+        """Bring every slot forward that is further off than is asked for now: something happens."""
+        pace = self._pace()
+        for entry in self.entries:
+            entry.due = min(entry.due, self._last_turn + self._apart(entry.every) * pace)
+        self._nudged.set()
+
     async def turn(self) -> None:
         """Run every probe that is due, together."""
         self._last_turn = now = self._clock()
@@ -183,12 +192,13 @@ class Schedule:
         pace = self._pace()
         for entry in [entry for entry in due if entry.running]:  # never two reads of one probe at once
             entry.outcomes["skipped"] += 1
-            entry.due = now + entry.every * pace
+            entry.due = now + self._apart(entry.every) * pace
             due.remove(entry)
         for entry in due:
-            entry.outcomes["skipped"] += max(0, int((now - entry.due) / (entry.every * pace)))
+            apart = self._apart(entry.every) * pace
+            entry.outcomes["skipped"] += max(0, int((now - entry.due) / apart))
             jitter = 1 + JITTER_SHARE * (self._turn * _GOLDEN % 1.0 - 0.5) * 2
-            entry.due = now + entry.every * jitter * pace
+            entry.due = now + apart * jitter
         if not due:
             return
         tasks = [asyncio.create_task(self._read(entry)) for entry in due]

@@ -31,6 +31,7 @@ STABILITY: Mapping[str, Stability] = {
     "stallscope_slots": "stable",
     "stallscope_probe_last_success_timestamp_seconds": "stable",
     "stallscope_agent_cpu_seconds": "stable",
+    "stallscope_agent_calm_ratio": "beta",
     "stallscope_agent_pace_ratio": "beta",
     "stallscope_agent_report_failures": "stable",
     "stallscope_agent_log_lines_dropped": "stable",
@@ -204,6 +205,11 @@ class ReportCollector:
             "stallscope_agent_pace_ratio",
             "How many times as far apart as asked for measurements come, so that the CPU budget is kept (1: as asked for).",
             value=agent.pace,
+        )
+        yield GaugeMetricFamily(
+            "stallscope_agent_calm_ratio",
+            "How many times as far apart as asked for, though each 15 s, measurements come because nothing happens (1: something does).",
+            value=agent.calm,
         )
         yield CounterMetricFamily(
             "stallscope_agent_report_failures",

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
+from agent.calm import MOST_TIMES
 from agent.settings.push import Alertmanager, Alerts, Otlp, Webhook
 from probes.app.pool import PoolSettings
 from probes.app.processes import Processes
@@ -139,6 +140,10 @@ class Budget(Section):
     doctor: ClassVar[Preset] = {"cpu_ratio": 0.5}
 
     cpu_ratio: float = Field(0.01, ge=0.001, le=0.5, description="Agent and child together, share of one core.")
+    calm_ratio: float = Field(
+        MOST_TIMES, ge=1.0, le=MOST_TIMES,
+        description="How many times as far apart, though each 15 s, slots come after two minutes without a finding. 1: as asked for.",
+    )  # fmt: skip
     memory_bytes: int = Field(
         96 * 2**20, ge=64 * 2**20, le=2**33, description="Agent and child together; history is refused above it."
     )

@@ -1,0 +1,39 @@
+"""Looking less often while nothing happens: what is asked for each ten seconds comes each fifteen.
+
+Most of what an agent costs is to look, and to judge, again and again at an app that is well.  After ``AFTER_SECONDS`` without a finding
+that harms, or one that is about to be told, slots come up to ``MOST_TIMES`` as far apart, though never further than
+``APART_SECONDS``: several rules judge no fewer than three readings of the last minute, and a Prometheus asks each fifteen
+seconds as well.  The first sign of anything brings the next slot forward, and what the measuring child feels does so at once
+(:meth:`agent.schedule.Schedule.nudge`).  So a finding may come five seconds later after a quiet time, and one that three readings must show, fifteen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+AFTER_SECONDS = 120.0
+MOST_TIMES = 1.5
+APART_SECONDS = 15.0
+
+
+class Calm:
+    """Whether anything happens.  ``clock`` is monotonic; a start is no quiet time."""
+
+    def __init__(self, times: float = MOST_TIMES, clock: Callable[[], float] = time.monotonic) -> None:
+        self._times, self._clock = times, clock
+        self._since = clock()
+
+    def note(self, uneasy: bool) -> None:
+        """What the latest report has: whether something harms, or is about to be told."""
+        if uneasy:
+            self._since = self._clock()
+
+    @property
+    def times(self) -> float:
+        """How many times as far apart as asked for slots may come: 1.0, or that of the settings."""
+        return self._times if self._clock() - self._since >= AFTER_SECONDS else 1.0
+
+    def apart(self, every: float) -> float:
+        """Seconds between two slots that were asked for each ``every`` seconds."""
+        return max(every, min(APART_SECONDS, every * self.times))

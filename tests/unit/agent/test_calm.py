@@ -1,0 +1,95 @@
+"""Slots are rarer while nothing happens, and at once as often as asked for when something does."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from agent.calm import AFTER_SECONDS, APART_SECONDS, MOST_TIMES, Calm
+from agent.diagnosis import Engine
+from agent.history import History
+from agent.report import Advice, AgentSelf, Evidence
+from agent.rules import BY_ID
+from agent.rules.confidence import not_measured
+from agent.rules.rule import Absent, Judgement, Present
+from agent.schedule import JITTER_SHARE
+from tests.unit.agent.test_schedule import Rig
+from tests.unit.builders import FakeClock
+
+
+def test_a_start_is_no_quiet_time_and_the_first_harm_ends_one() -> None:
+    clock = FakeClock(0.0)
+    calm = Calm(clock=clock)
+    seen = []
+    for uneasy in (False, False, True, False, False):
+        clock.advance(AFTER_SECONDS * 0.6)
+        calm.note(uneasy)
+        seen.append(calm.times)
+    assert seen == [1.0, MOST_TIMES, 1.0, 1.0, MOST_TIMES]
+
+
+@pytest.mark.parametrize(
+    ("every", "apart"), [(2.0, 3.0), (10.0, 15.0), (12.0, 15.0), (15.0, 15.0), (20.0, 20.0), (300.0, 300.0)]
+)
+def test_three_readings_of_a_minute_stay_three_and_rare_slots_are_left_alone(every: float, apart: float) -> None:
+    clock = FakeClock(0.0)
+    calm = Calm(clock=clock)
+    assert calm.apart(every) == every
+    clock.advance(AFTER_SECONDS)
+    assert calm.apart(every) == apart
+    assert 3 * APART_SECONDS * (1 + JITTER_SHARE) < 60.0
+
+
+def test_the_settings_can_forbid_it() -> None:
+    clock = FakeClock(0.0)
+    calm = Calm(1.0, clock)
+    clock.advance(10 * AFTER_SECONDS)
+    assert (calm.times, calm.apart(10.0)) == (1.0, 10.0)
+
+
+def test_slots_are_rarer_in_quiet_times_and_none_is_counted_as_skipped() -> None:
+    rig = Rig()
+    calm = Calm(clock=rig.clock)
+    rig.schedule._apart = calm.apart
+    often, seldom = rig.add(10.0), rig.add(60.0)
+    rig.run(1200.0)
+    steps = [b - a for a, b in itertools.pairwise(at for at in often.asked if at > AFTER_SECONDS)]
+    assert sum(steps) / len(steps) == pytest.approx(15.0, rel=0.05)
+    steps = [b - a for a, b in itertools.pairwise(seldom.asked)]
+    assert sum(steps) / len(steps) == pytest.approx(60.0, rel=0.15), "a wake-up that comes anyway takes it along"
+    assert rig.outcome() == {"ok": len(often.asked)}
+
+
+def test_the_slot_after_the_first_sign_comes_as_soon_as_was_asked_for() -> None:
+    rig = Rig()
+    calm = Calm(clock=rig.clock)
+    rig.schedule._apart = calm.apart
+    probe = rig.add(10.0)
+    rig.run(300.0)
+    rig.clock.now = rig.schedule.entries[0].due
+    asyncio.run(rig.schedule.turn())
+    assert rig.schedule.entries[0].due - rig.clock() > 13.0
+    calm.note(True)
+    rig.schedule.wake()
+    assert rig.schedule.entries[0].due - rig.clock() == pytest.approx(10.0)
+    assert probe.asked[-1] == rig.clock()
+
+
+def test_what_is_seen_and_not_told_yet_is_pending() -> None:
+    clock = FakeClock(1000.0)
+    present = Present("warning", not_measured(0.5, "a test"), "the app", (Evidence("it is there"),), Advice("mend it"))
+    answers: list[Judgement] = [Absent("it is not there"), present, present, Absent("it is not there")]
+    rule = replace(
+        BY_ID["cpu_contended"], needs=(), uses=(), for_seconds=10.0, clear_seconds=0.0, judge=lambda _: answers[0]
+    )
+    engine = Engine(History(600.0, clock=clock), rules=[rule], clock=clock)
+    pending = []
+    while answers:
+        engine.evaluate(AgentSelf("1", 1.0, 1.0, 1))
+        pending.append(engine.pending)
+        answers.pop(0)
+        clock.advance(10.0)
+    assert pending == [False, True, False, False]
