@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tests.lab import go_app, loads, node_app, waits
+from tests.lab import apps, loads
 from tests.lab.cores import HEAVY_CORES, Cores, Share
 from tests.lab.freezer import Freezer
 from tests.lab.log_stage import free_udp_port
@@ -146,7 +146,12 @@ class Episode:
             around = Surroundings(self._witness)
             limit = START_SECONDS + self.scenario.seconds + 4 * ANSWER_SECONDS
             place = self._stack.enter_context(
-                PLACES[self.scenario.environment](limit, self._stop, self.scenario.agent == "sidecar")
+                PLACES[self.scenario.environment](
+                    limit,
+                    self._stop,
+                    self.scenario.agent == "sidecar",
+                    [self.scenario.before, *(step.app for step in self.scenario.timeline)],
+                )
             )
             self._stack.callback(self._lift)
             place.agent.wait_for(lambda heard: heard.record.get("inside") == "ready", START_SECONDS)
@@ -185,6 +190,9 @@ class Episode:
             flags += ["--set", f"logs.hook_listen={self._hook}"]
         flags = [flag.replace("$app", self._name) for flag in flags]
         command = ["run", "--json", "--listen", "127.0.0.1:0", *flags]
+        if scenario.before:
+            self._start(place, scenario.before, -START_SECONDS)
+            place.app.wait_for(lambda heard: "load" in heard.record, START_SECONDS)
         watched = Watched(place.agent, self.record)
         watched.start(place.agent_words(command), scenario.env)
         url = watched.url
@@ -229,7 +237,7 @@ class Episode:
         if step.inner_quota is not None:
             place.inner_quota(None if step.inner_quota == "none" else step.inner_quota)
         if step.app:
-            place.app.do("start", words=self._load(place, step), env=self._app_environment(place))
+            self._start(place, step.app, step.at)
         for _ in range(step.neighbours):
             words = loads.command("busy", seconds=self.scenario.seconds)
             self._neighbours.append(self._stack.enter_context(Running(words, timeout=self.scenario.seconds + 60)))
@@ -238,21 +246,12 @@ class Episode:
             self._wait(step.freeze)
             self._lift_freeze()
 
-    def _load(self, place: Place, step: Step) -> list[str]:
-        later = [s.at for s in self.scenario.timeline if s.at > step.at and s.app]
+    def _start(self, place: Place, app: str, at: float) -> None:
+        """Start it at this second of the timeline, until the next one with an app."""
+        later = [step.at for step in self.scenario.timeline if step.at > at and step.app]
         until = later[0] if later else self.scenario.seconds + ANSWER_SECONDS
-        kind, *options = step.app.split()
-        if kind in go_app.KINDS:
-            return go_app.command(kind, [*options, "--name", self._name], seconds=until - step.at)
-        if kind in waits.KINDS:
-            words = waits.command(
-                kind, options, seconds=until - step.at, python=place.python, file=place.files / "waits.py"
-            )
-            return [*words, "--name", self._name]
-        if kind in node_app.KINDS:
-            return [*node_app.command(options, seconds=until - step.at), "--name", self._name]
-        words = loads.command(kind, seconds=until - step.at, python=place.python, file=place.files / "loads.py")
-        return [*words, *options, "--name", self._name]
+        words = apps.command(app, until - at, place.where, self._name)
+        place.app.do("start", words=words, env=self._app_environment(place))
 
     def _app_environment(self, place: Place) -> dict[str, str]:
         """The hook is loaded as a user loads it, by the environment alone."""

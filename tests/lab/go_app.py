@@ -14,7 +14,7 @@ request was answered, since the last line, and its own `gomaxprocs`.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.lab import builds
@@ -24,17 +24,26 @@ SOURCES = Path(__file__).with_name("pipeline")
 PROCS = "--procs"
 
 
-def command(kind: str, options: Sequence[str] = (), *, seconds: float = 5.0) -> list[str]:
-    """Its command line. Raises ValueError for another kind, and Unavailable when it is not built."""
+def built(kind: str) -> Path:
+    """It, built. Raises ValueError for another kind, and Unavailable when it is not built."""
     if kind not in KINDS:
         raise ValueError(f"kind: {kind}; allowed: {', '.join(KINDS)}")
+    return Path(builds.built(SOURCES, "go-app", kind))
+
+
+def files(kind: str) -> Mapping[str, Path]:
+    """What a guest needs of it: it is linked statically. Raises as `built`."""
+    return {f"/lab/{kind}": built(kind)}
+
+
+def command(kind: str, options: Sequence[str] = (), *, seconds: float = 5.0, program: Path | None = None) -> list[str]:
+    """Its command line; `program` is where it lies there. Raises as `built`."""
     words, procs = list(options), ""
     if PROCS in words:
         at = words.index(PROCS)
         procs, words = words[at + 1], words[:at] + words[at + 2 :]
     setting = [f"GOMAXPROCS={procs}"] if procs else ["-u", "GOMAXPROCS"]
-    program = builds.built(SOURCES, "go-app", kind)
-    return ["env", *setting, program, "-seconds", str(seconds), *words]
+    return ["env", *setting, str(program or built(kind)), "-seconds", str(seconds), *words]
 
 
 def prepare() -> str:
@@ -50,6 +59,6 @@ def _build(directory: Path) -> None:
         builds.run(words, directory, {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"})
 
 
-def demand(options: Sequence[str]) -> float:
+def demand(_kind: str, options: Sequence[str]) -> float:
     """Cores that it needs without any limit: one for each CPU that it counts, in its bursts too, or they stop each other and no limit does."""
     return float(dict(zip(options[::2], options[1::2], strict=True)).get(PROCS, 1))

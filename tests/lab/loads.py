@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -44,6 +44,14 @@ def unit() -> None:
     value = 0
     for number in range(1_500):
         value += number & 7
+
+
+def demand(kind: str, options: Sequence[str]) -> float:
+    """Cores that it uses without any limit."""
+    if kind == "sparse":
+        given = dict(zip(options[::2], map(float, options[1::2]), strict=True))
+        return given["--burn-ms"] / given["--every-ms"]
+    return 0.0 if kind == "idle" else 1.0
 
 
 def _say(**record: float | str) -> None:

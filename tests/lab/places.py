@@ -18,20 +18,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.lab import Unavailable, guest, guest_image, gvisor, waits
+from tests.lab import Unavailable, apps, guest, guest_image, gvisor
+from tests.lab.apps import Where
 from tests.lab.freezer import Freezer
 from tests.lab.guest import Guest
 from tests.lab.process import Running
 from tests.lab.quota import CpuGroup
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-#: Where the loads and the hooks lie, where there is no image of them.
-HERE = (REPOSITORY / "tests/lab", REPOSITORY / "hooks")
+#: Where nothing has to be brought: this interpreter, and the files at their own paths.
+HERE = (Where(sys.executable), REPOSITORY / "hooks")
 #: How the agent is started, where it is that of another checkout (`--agent`) and not this one's.
 AGENT: list[str] = []
 INSIDE = Path(__file__).with_name("inside.py")
 GUEST_INSIDE = "/lab/inside.py"
-GUEST_WAITS = "/lab/waits.py"
 GUEST_GROUP = "/sys/fs/cgroup/app"
 #: A pod has its network to itself; in the machine's an agent would see the queues of other runs' apps.
 OWN_NETWORK = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
@@ -103,16 +103,14 @@ class Session:
 class Place:
     """An environment with the app's container in it, and the agent's, which may be the same."""
 
-    def __init__(
-        self, group: CpuGroup, app: Session, agent: Session, python: str, files: Path | str, hooks: Path | str
-    ) -> None:
+    def __init__(self, group: CpuGroup, app: Session, agent: Session, where: Where, hooks: Path | str) -> None:
         self.group, self.app, self.agent = group, app, agent
-        self.python, self.files, self.hooks = python, Path(files), Path(hooks)
+        self.where, self.hooks = where, Path(hooks)
         self.freezer: Freezer | None = None
 
     def agent_words(self, command: Sequence[str]) -> list[str]:
         """The agent's command line in this place."""
-        return [*(AGENT or (self.python, "-m", "stallscope")), *command]
+        return [*(AGENT or (self.where.python, "-m", "stallscope")), *command]
 
     def stand_still(self, by: str) -> Callable[[], None]:
         """Stop everything in the app's group; the function that is returned lets it go on."""
@@ -138,7 +136,7 @@ class Place:
 
 
 @contextmanager
-def plain(seconds: float, stop: threading.Event, sidecar: bool) -> Iterator[Place]:
+def plain(seconds: float, stop: threading.Event, sidecar: bool, _apps: Sequence[str]) -> Iterator[Place]:
     with ExitStack() as stack:
 
         def container(name: str, network: Sequence[str]) -> tuple[CpuGroup, Session]:
@@ -151,7 +149,7 @@ def plain(seconds: float, stop: threading.Event, sidecar: bool) -> Iterator[Plac
         agent = app
         if sidecar:
             agent = container("agent", ("nsenter", f"--net={_network_of(app.run.pid)}"))[1]
-        yield Place(group, app, agent, sys.executable, *HERE)
+        yield Place(group, app, agent, *HERE)
 
 
 def _network_of(pid: int) -> str:
@@ -165,32 +163,32 @@ def _network_of(pid: int) -> str:
 
 
 @contextmanager
-def in_gvisor(seconds: float, stop: threading.Event, _sidecar: bool) -> Iterator[Place]:
+def in_gvisor(seconds: float, stop: threading.Event, _sidecar: bool, _apps: Sequence[str]) -> Iterator[Place]:
     with (
         CpuGroup(f"gv{time.monotonic_ns()}") as group,
         gvisor.run([sys.executable, "-I", str(INSIDE)], group, timeout=seconds, cwd=REPOSITORY, tell=True) as run,
     ):
         session = Session(run, stop)
-        yield Place(group, session, session, sys.executable, *HERE)
+        yield Place(group, session, session, *HERE)
 
 
 @contextmanager
-def in_guest(seconds: float, stop: threading.Event, _sidecar: bool) -> Iterator[Place]:
+def in_guest(seconds: float, stop: threading.Event, _sidecar: bool, started: Sequence[str]) -> Iterator[Place]:
     if AGENT:
         raise Unavailable("a guest has this checkout's agent")
     with (
         CpuGroup(f"vm{time.monotonic_ns()}") as group,
         Guest(
             _GUEST_SCRIPT, contents=guest_image.agent_contents(), memory_mb=1024, smp=GUEST_CPUS, quota_group=group,
-            files={GUEST_INSIDE: INSIDE, GUEST_WAITS: waits.FILE}, timeout=seconds, tell=True,
+            files={GUEST_INSIDE: INSIDE, **apps.files(started)}, timeout=seconds, tell=True,
         ) as run,
     ):  # fmt: skip
         run.ready()
         session = Session(run, stop)
-        yield Place(group, session, session, guest.PYTHON, Path(guest.LOADS).parent, guest_image.HOOKS)
+        yield Place(group, session, session, Where(guest.PYTHON, Path(guest.LOADS).parent), guest_image.HOOKS)
 
 
-PLACES: Mapping[str, Callable[[float, threading.Event, bool], Any]] = {
+PLACES: Mapping[str, Callable[[float, threading.Event, bool, Sequence[str]], Any]] = {
     "plain": plain,
     "gvisor": in_gvisor,
     "guest": in_guest,

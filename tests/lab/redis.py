@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -14,6 +15,7 @@ from typing import Self
 from agent.commands.embedded_postgres import HOST, free_port
 from tests.lab import Unavailable, debian
 from tests.lab.quota import CpuGroup
+from tests.lab.redis_app import HOLD
 
 #: Of Debian; redis-server only adds a link to one of its programs, which is the server when it is called so.
 PACKAGE = "redis-tools"
@@ -34,8 +36,16 @@ def libraries() -> dict[str, str]:
     return {"LD_LIBRARY_PATH": ":".join(sorted({str(each.parent) for each in root.rglob("*.so.*")}))}
 
 
-#: A script that executes for as long as its argument says, in milliseconds, and serves nobody meanwhile.
-HOLD = "local e = redis.call('TIME'); local s = e[1] * 1000 + e[2] / 1000; repeat e = redis.call('TIME') until e[1] * 1000 + e[2] / 1000 - s > tonumber(ARGV[1])"  # fmt: skip
+def server() -> Path:
+    """Its program. Raises Unavailable."""
+    return programs() / "redis-check-rdb"
+
+
+def needed() -> tuple[Path, ...]:
+    """The shared libraries that the server is linked with, less the C library's loader. Raises Unavailable."""
+    words = ["ldd", str(server())]
+    said = subprocess.run(words, env={**os.environ, **libraries()}, capture_output=True, text=True, check=True).stdout
+    return tuple(Path(path) for path in re.findall(r"=> (/\S+) \(0x", said))
 
 
 class Redis:
@@ -93,7 +103,7 @@ class Redis:
             else ["--port", str(self.port)]
         )
         words += ["--requirepass", self.password] if self.password else []
-        self._server = self._start([*words, *self._settings], programs() / "redis-check-rdb", self.group)
+        self._server = self._start([*words, *self._settings], server(), self.group)
         deadline = time.monotonic() + START_SECONDS
         while "PONG" not in self.ask("PING"):
             if time.monotonic() > deadline or self._server.poll() is not None:

@@ -48,7 +48,7 @@ from agent.rules import BY_ID, RULES
 from probes.postgres.probe import PostgresReading
 from probes.postgres.server import PostgresServerReading
 from probes.redis.reading import RedisReading
-from tests.lab import clients, go_app, loads, log_clients, node_app, redis_client, waits
+from tests.lab import apps, clients, log_clients, redis_client
 from tests.lab.timeline import STRICT, Database, Logs, RedisPlace, Step
 
 DIRECTORY = Path(__file__).with_name("scenarios")
@@ -99,6 +99,8 @@ class Scenario(BaseModel):
     """Whether the app has the Python hook loaded, and the agent listens to it; of an app with `logs`: `logs.hook`."""
     settings: dict[str, str] = {}
     env: dict[str, str] = {}
+    before: str = ""
+    """An app that tells what it does, and does it before the agent starts, until the first step with an app."""
     timeline: tuple[Step, ...]
     culprit: str = "nobody"
     expect: dict[str, Expectation] = {}
@@ -124,10 +126,10 @@ class Scenario(BaseModel):
         if marks not in (["onset", "end"], ["onset", "lift", "end"]):
             faults.append(f"timeline: marks are {marks}; allowed: onset, (lift,) end")
         faults += [fault for step in self.timeline for fault in self._faults_of(step)]
-        if self.environment != "plain" and any(
-            step.app.partition(" ")[0] in (*go_app.KINDS, *node_app.KINDS) for step in self.timeline
-        ):
-            faults.append(f"timeline: an app in Go or Node needs environment plain, not {self.environment}")
+        if self.before and (self.before.split()[0] not in self._kinds() or self.database or self.redis or self.logs):
+            faults.append(
+                f"before: {self.before!r}; allowed, without database, redis and logs: {', '.join(self._kinds())}"
+            )
         if self.agent == "sidecar" and self.environment != "plain":
             faults.append(f"agent: sidecar needs environment plain, not {self.environment}")
         served = self.database or self.redis
@@ -145,7 +147,7 @@ class Scenario(BaseModel):
         return self
 
     def _faults_of(self, step: Step) -> Iterator[str]:
-        kinds: tuple[str, ...] = (*loads.KINDS, *waits.KINDS, *go_app.KINDS, *node_app.KINDS)
+        kinds = self._kinds()
         if self.database or self.redis or self.logs:
             kinds = tuple(clients.CLIENTS) if self.database else tuple(redis_client.QUESTIONS) if self.redis else ()
         if step.app and step.app.split()[0] not in kinds:
@@ -160,6 +162,10 @@ class Scenario(BaseModel):
             yield "timeline: service, reader and signal need [logs]"
         if step.inner_quota is not None and self.environment != "guest":
             yield f"timeline: inner_quota needs environment guest, not {self.environment}"
+
+    def _kinds(self) -> tuple[str, ...]:
+        """Of apps that can be there."""
+        return tuple(kind for kind, app in apps.BY_KIND.items() if self.environment in app.environments)
 
     def _faults_of_logs(self, logs: Logs) -> Iterator[str]:
         client, mode = [*logs.app.split(), "", ""][:2]
@@ -201,14 +207,14 @@ class Scenario(BaseModel):
         if self.database or self.redis or self.logs:
             return LOG_CORES if self.logs else DATABASE_CORES
         most = 0.0
-        quota, inner, app, neighbours = 1.0, 1.0, 0.0, 0
+        quota, inner, app, neighbours = 1.0, 1.0, apps.demand(self.before) if self.before else 0.0, 0
         for at, step in enumerate(self.timeline):
             if step.quota is not None:
                 quota = 1.0 if step.quota == "none" else step.quota
             if step.inner_quota is not None:
                 inner = 1.0 if step.inner_quota == "none" else step.inner_quota
             if step.app:
-                app = demand(step.app)
+                app = apps.demand(step.app)
             neighbours = 0 if step.mark == "lift" else step.neighbours or neighbours
             asked = min(app, inner) + (GUEST_CORES if self.environment == "guest" else AGENT_CORES)
             if step.requests and step.requests.quota:
@@ -217,21 +223,6 @@ class Scenario(BaseModel):
             if at >= index and at + 1 < len(self.timeline):
                 most = max(most, min(asked, quota) + neighbours)
         return most
-
-
-def demand(app: str) -> float:
-    """Cores that a load would use without any limit."""
-    kind, *options = app.split()
-    if kind in go_app.KINDS:
-        return go_app.demand(options)
-    if kind in node_app.KINDS:
-        return node_app.demand(options)
-    if kind in waits.KINDS:
-        return waits.demand(kind, options)
-    if kind == "sparse":
-        given = dict(zip(options[::2], map(float, options[1::2]), strict=True))
-        return given["--burn-ms"] / given["--every-ms"]
-    return {"idle": 0.0}.get(kind, 1.0)
 
 
 def _filled(value: Any, names: Mapping[str, Any]) -> Any:

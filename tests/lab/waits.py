@@ -3,6 +3,7 @@
 | kind | what it does |
 |---|---|
 | accept | a server that accepts one connection each ``accept-ms`` (0: at once), and ``clients`` who come back ``pause-ms`` after an answer, or all at the same moment (``together``) |
+| log | a thread that logs each ``every-ms`` over HTTP, to a server of its own that answers after ``sink-ms`` |
 | loop | an asyncio loop with a callback each ``every-ms`` that computes, or sleeps, for ``block-ms``; ``threads`` of the process compute beside it |
 """
 
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import http.server
+import logging.handlers
 import socket
 import threading
 import time
@@ -18,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 FILE = Path(__file__).resolve()
-KINDS = ("accept", "loop")
+KINDS = ("accept", "log", "loop")
 BACKLOG = 16
 PATIENCE = 10.0
 """Seconds for which a client waits for its answer."""
@@ -60,6 +63,28 @@ def accept(options: argparse.Namespace) -> None:
         time.sleep(options.accept_ms / 1e3)
 
 
+def log(options: argparse.Namespace) -> None:
+    end = time.monotonic() + options.seconds
+
+    class Sink(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            time.sleep(options.sink_ms / 1e3)
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    sink = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Sink)
+    threading.Thread(target=sink.serve_forever, daemon=True).start()
+    handler = logging.handlers.HTTPHandler(f"127.0.0.1:{sink.server_port}", "/", method="POST")
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    while time.monotonic() < end:
+        logging.getLogger("app").info("an order was taken")
+        time.sleep(options.every_ms / 1e3)
+
+
 def loop(options: argparse.Namespace) -> None:
     end = time.monotonic() + options.seconds
     hold: Callable[[float], None] = burn if options.how == "compute" else time.sleep
@@ -82,7 +107,7 @@ def demand(kind: str, options: Sequence[str]) -> float:
     """Cores that it uses without any limit."""
     told = parser().parse_args([kind, *options])
     if kind != "loop":
-        return 0.02
+        return 0.05
     computes: float = told.block_ms / (told.block_ms + told.every_ms) if told.how == "compute" else 0.0
     return min(1.0, float(told.threads) + computes)
 
@@ -96,8 +121,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--clients", type=float, default=12, help="accept: how many")
     made.add_argument("--pause-ms", type=float, default=200.0, help="accept: of a client, after its answer")
     made.add_argument("--together", action="store_true", help="accept: all clients at the same moment")
+    made.add_argument("--sink-ms", type=float, default=0.0, help="log: until the server answers")
     made.add_argument("--block-ms", type=float, default=1.0, help="loop: for which it is held")
-    made.add_argument("--every-ms", type=float, default=500.0, help="loop: between two callbacks")
+    made.add_argument(
+        "--every-ms", type=float, default=500.0, help="loop: between two callbacks; log: between two calls"
+    )
     made.add_argument("--how", choices=("compute", "sleep"), default="compute", help="loop: what the callback does")
     made.add_argument("--threads", type=float, default=0, help="loop: threads that compute beside it")
     made.add_argument("--name", default="", help="what /proc/PID/comm is to say")
@@ -108,7 +136,7 @@ def main() -> None:
     options = parser().parse_args()
     if options.name:
         Path("/proc/self/comm").write_text(options.name)
-    {"accept": accept, "loop": loop}[options.kind](options)
+    {"accept": accept, "log": log, "loop": loop}[options.kind](options)
 
 
 if __name__ == "__main__":
