@@ -1,16 +1,22 @@
 """libpq by the low level of psycopg, ``psycopg.pq``, without loading what stands on it.
 
 To import ``psycopg.pq`` Python imports ``psycopg`` first, and with it cursors, adapters and types: twice the memory (8.8 MB instead of 4.7) and twice the
-CPU (65 ms instead of 32, which at a limit of 5 % is most of a second) for classes that measure no round trip.  So the modules that are used find a package
-whose own ``__init__`` has not run.  It runs for whoever asks that package for a name that it has not got yet, such as ``psycopg.connect``.  This module is
-imported when the first connection is made: who watches no database pays nothing.
+CPU (65 ms instead of 32, which at a limit of 5 % is most of a second) for classes that measure no round trip.  ``psycopg_binary`` looks its version up, which
+takes 2.5 MB of modules, and its ``pq`` imports Python's OpenSSL, 4.4 MB, so that a libcrypto which both share is set up once: those since 1.1 set themselves
+up, and the wheel's libpq has one of its own.  So the modules that are used find packages whose own ``__init__`` has not run, and no OpenSSL.  An ``__init__``
+runs for whoever asks that package for a name that it has not got yet, such as ``psycopg.connect``.  This module is imported when the first connection is
+made: who watches no database pays nothing.
 """
 
 from __future__ import annotations
 
+import asyncio  # noqa: F401 - the library imports it, and must not meet the empty OpenSSL with it
 import importlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec, module_from_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Error", "conninfo", "pq"]
 
-_PACKAGE = "psycopg"
+_PACKAGE, _COMPILED, _TLS = "psycopg", "psycopg_binary", "ssl"
 
 
 def _modules() -> list[Any]:
@@ -27,25 +33,52 @@ def _modules() -> list[Any]:
 
 
 def _load() -> list[Any]:
-    """The modules, without executing the package itself; with it where it does not let itself be taken apart."""
-    spec = None if _PACKAGE in sys.modules else find_spec(_PACKAGE)
-    if spec is None or (loader := spec.loader) is None:
+    """The modules, without executing the packages themselves; with them where they do not let themselves be taken apart."""
+    if _PACKAGE in sys.modules or find_spec(_PACKAGE) is None:
         return _modules()
-    sys.modules[_PACKAGE] = package = module_from_spec(spec)
+    empty = [_empty(name) for name in (_PACKAGE, _COMPILED) if name not in sys.modules and find_spec(name)]
     try:
-        found = _modules()
+        with _without_tls():
+            found = _modules()
     except (ImportError, AttributeError):
-        for name in [each for each in sys.modules if each == _PACKAGE or each.startswith(f"{_PACKAGE}.")]:
+        for name in [each for each in sys.modules if each.partition(".")[0] in {_PACKAGE, _COMPILED}]:
             del sys.modules[name]
         return _modules()
+    for package in empty:
+        _execute_when_asked(package)
+    return found
 
-    def rest(name: str) -> Any:
+
+def _empty(name: str) -> ModuleType:
+    """Put this package there, of which nothing has been executed."""
+    spec = find_spec(name)
+    assert spec is not None
+    sys.modules[name] = package = module_from_spec(spec)
+    return package
+
+
+def _execute_when_asked(package: ModuleType) -> None:
+    """For what it has not got.  Not before its modules are there: they ask it for one another."""
+
+    def rest(wanted: str) -> Any:
         if vars(package).pop("__getattr__", None) is not None:
-            loader.exec_module(package)
-        return getattr(package, name)
+            importlib.reload(package)
+        return getattr(package, wanted)
 
     vars(package)["__getattr__"] = rest
-    return found
+
+
+@contextmanager
+def _without_tls() -> Iterator[None]:
+    """Whoever imports Python's OpenSSL for its effect alone has it for nothing meanwhile."""
+    if _TLS in sys.modules:
+        yield
+        return
+    sys.modules[_TLS] = ModuleType(_TLS)
+    try:
+        yield
+    finally:
+        del sys.modules[_TLS]
 
 
 if not TYPE_CHECKING:

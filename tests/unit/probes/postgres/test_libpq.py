@@ -24,6 +24,15 @@ def test_nothing_of_what_stands_on_the_low_level_is_loaded() -> None:
     assert not {"psycopg.cursor", "psycopg.connection", "psycopg.types.json", "psycopg_binary._psycopg"} & set(loaded)
 
 
+def test_neither_pythons_openssl_nor_what_looks_versions_up_is_loaded_and_both_can_be_afterwards() -> None:
+    without = "import sys\nsys.modules['ssl'] = None\nimport asyncio\ndel sys.modules['ssl']\n"
+    loaded = run(without + FIRST + "print(*sys.modules)").split()
+    assert "psycopg_binary.pq" in loaded
+    assert not {"ssl", "_ssl", "importlib.metadata"} & set(loaded)
+    after = "import ssl, psycopg, psycopg_binary\nssl.create_default_context()\nprint(psycopg_binary.__version__ == psycopg.__version__)"
+    assert run(without + FIRST + after) == "True\n"
+
+
 def test_who_imports_the_library_afterwards_gets_all_of_it_with_the_same_errors() -> None:
     after = "from psycopg import Error as same, pq as low\nimport psycopg\nfrom psycopg.rows import tuple_row\nassert same is Error and low is pq"
     after += (
@@ -39,8 +48,9 @@ def test_a_library_that_was_there_first_is_the_one_that_is_used() -> None:
     )
 
 
+@pytest.mark.parametrize("where", ["psycopg.conninfo", "psycopg_binary.pq"])
 @pytest.mark.parametrize("broken", ["ImportError", "AttributeError"])
-def test_a_library_that_cannot_be_taken_apart_is_loaded_whole(broken: str) -> None:
+def test_a_library_that_cannot_be_taken_apart_is_loaded_whole(broken: str, where: str) -> None:
     """As a later release may be: a module of it that asks its package for a name."""
     script = (
         f"""
@@ -48,7 +58,7 @@ import sys
 class Refusing:
     left = 1
     def find_spec(self, name, path=None, target=None):
-        if name == "psycopg.conninfo" and self.left:
+        if name == "{where}" and self.left:
             self.left -= 1
             raise {broken}("no connect in psycopg")
 sys.meta_path.insert(0, Refusing())
