@@ -202,14 +202,18 @@ def _short_of_cpu(cpu: CpuBreakdown, spun: Causes, by_spins: float) -> str:
     by_beats = cpu.shares[RUNNING]
     if by_spins <= by_beats:
         kind, available = "short bursts of work", by_spins
-        parts = {"hypervisor": spun.hypervisor, "contention": spun.contention + spun.unknown, "quota": spun.quota}
+        parts = {cause: getattr(spun, cause) for cause in cpu.taken}
     else:
         kind, available = "work that waits for something now and then", by_beats
         parts = cpu.taken
-    likely = max(parts, key=parts.__getitem__)
+    others = parts["contention"] + parts["unknown"]
+    likely = max(("hypervisor", "quota"), key=parts.__getitem__)
+    if parts[likely] < others:
+        likely = "contention" if parts["contention"] >= parts["unknown"] else "unknown"
     reasons = {
         "hypervisor": "the host of this virtual machine, by the ticks that it lost; steal of /proc/stat on the host would prove it",
         "quota": "a CPU limit that is met now and then; nr_throttled in cpu.stat would prove it",
+        "contention": "other work on these CPUs: as long as that these threads were ready and waited for a CPU (run delay in /proc/PID/schedstat)",
     }
     usual = f"other work on these CPUs, by gaps below {STOP_GAP_SECONDS * 1000:.0f} ms; run delay in /proc/PID/schedstat would prove it"
     return (

@@ -53,6 +53,9 @@ HOLD = Threshold(
     "time for which a busy-loop probe is held, other work's turns aside, to count as stopped", 0.01, "seconds",
     "shorter gaps come without a limit; 15 ms where run delay is not counted",
 )  # fmt: skip
+ASIDE = Threshold(
+    "time that other work took, to be said beside the rest, at least", 0.01, "ratio", "less does not change a number"
+)
 FULL_USE = Threshold(
     "use of an unchanged CPU limit, at least, to explain the gaps",
     0.8,
@@ -110,6 +113,13 @@ def available(window: Window) -> float:
     blame = 1 - (causes.contention + causes.freeze) / window.gap_seconds
     share = window.gap_seconds / (window.end - window.start) if window.spin else suspended_share([window])
     return 1 - min(1.0, share) * blame
+
+
+def aside(windows: Sequence[Window]) -> str:
+    """What :func:`available` leaves out of these, where that is more than a hundredth: the number is then not all that was lost."""
+    causes = [(attribute(w), w.end - w.start) for w in windows if w.spin]
+    left = sum((each.contention + each.freeze) / wall for each, wall in causes) / max(1, len(causes))
+    return ", other work's turns aside" if left >= ASIDE.value else ""
 
 
 @remembered(1024)

@@ -20,6 +20,7 @@ from agent.rules.cpu.billing import (
     TOLD_GVISOR,
     Side,
     advice,
+    aside,
     available,
     by_quota,
     constant_limit,
@@ -79,7 +80,7 @@ def infer(history: History, telling: Sequence[Window], reason: Missing) -> Judge
         clean = sum(map(available, spins)) / len(spins)
         more = ": changing the billing mode will not help" if clean >= THERE.value else ", in short gaps only"
         return Absent(
-            f"CPU was available {clean:.1%} of the time whenever it was wanted{more}",
+            f"CPU was available {clean:.1%} of the time whenever it was wanted{aside(spins)}{more}",
             (Evidence(f"{len(spins)} bursts got {clean:.1%} of the CPU", clean, "ratio"),),
         )
     evidence = (

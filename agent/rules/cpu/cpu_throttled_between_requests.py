@@ -14,6 +14,7 @@ from agent.rules.confidence import by_kernel, not_measured
 from agent.rules.cpu import after_response
 from agent.rules.cpu.billing import (
     ADVICE,
+    ASIDE,
     CLEAR,
     EACH,
     FULL_USE,
@@ -30,6 +31,7 @@ from agent.rules.cpu.billing import (
     WAIT,
     Side,
     advice,
+    aside,
     constant_limit,
     during_requests,
     in_flight,
@@ -127,7 +129,7 @@ def _weigh(history: History, between: Side, during: Side, there: float, evidence
     """The verdict on the time between requests and during them, where ``there`` of the CPU was available."""
     if between.stopped <= CLEAR.value and between.available >= THERE.value:
         return Absent(
-            f"CPU was available {between.available:.1%} of the time between requests: "
+            f"CPU was available {between.available:.1%} of the time between requests{aside(between.windows)}: "
             "changing the billing mode will not help", evidence,
         )  # fmt: skip
     hits = sum(map(stopped, between.windows))
@@ -190,6 +192,7 @@ RULE = Rule(
         EACH,
         APART,
         MOSTLY,
+        ASIDE,
         MOSTLY_GONE,
         COLLAPSED,
         SPELLS,

@@ -70,7 +70,11 @@ def test_of_one_severity_the_one_to_which_most_is_lost_comes_first() -> None:
 
 @pytest.mark.parametrize(
     ("cause", "reason"),
-    [("contention", "other work on these CPUs"), ("hypervisor", "the host of this virtual machine")],
+    [
+        ("contention", "other work on these CPUs: as long as that these threads were ready"),
+        ("nobody", "other work on these CPUs, by gaps below 15 ms; run delay in /proc/PID/schedstat would prove it"),
+        ("hypervisor", "the host of this virtual machine"),
+    ],
 )
 def test_cpu_that_is_missing_without_a_finding_is_a_warning_with_its_likeliest_reason(
     cause: Cause, reason: str
@@ -85,6 +89,11 @@ def test_cpu_that_is_missing_without_a_finding_is_a_warning_with_its_likeliest_r
     assert (found.status, found.conclusive) == ("warn", True)
     assert reason in found.verdict
     assert "short bursts" in found.verdict
+    # A number without the turns of others says so: else the page tells two of one thing.
+    aside = [each.because for each in found.ruled_out if "of the time whenever it was wanted" in each.because]
+    assert [", other work's turns aside" in because for because in aside] == {
+        "contention": [True], "nobody": [False], "hypervisor": [],
+    }[cause]  # fmt: skip
 
 
 def test_what_was_not_looked_at_is_named_with_how_it_would_be() -> None:
