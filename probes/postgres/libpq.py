@@ -3,18 +3,19 @@
 To import ``psycopg.pq`` Python imports ``psycopg`` first, and with it cursors, adapters and types: twice the memory (8.8 MB instead of 4.7) and twice the
 CPU (65 ms instead of 32, which at a limit of 5 % is most of a second) for classes that measure no round trip.  ``psycopg_binary`` looks its version up, which
 takes 2.5 MB of modules, and its ``pq`` imports Python's OpenSSL, 4.4 MB, so that a libcrypto which both share is set up once: those since 1.1 set themselves
-up, and the wheel's libpq has one of its own.  So the modules that are used find packages whose own ``__init__`` has not run, and no OpenSSL.  An ``__init__``
-runs for whoever asks that package for a name that it has not got yet, such as ``psycopg.connect``.  This module is imported when the first connection is
+up, and the wheel's libpq has one of its own.  So the modules that are used find packages whose own ``__init__`` has not run, and no OpenSSL, nor ctypes (1.2 MB),
+which looks for another libpq.  An ``__init__`` runs for whoever asks that package for a name that it has not got yet, such as ``psycopg.connect``.  This module is imported when the first connection is
 made: who watches no database pays nothing.
 """
 
 from __future__ import annotations
 
-import asyncio  # noqa: F401 - the library imports it, and must not meet the empty OpenSSL with it
+import asyncio  # noqa: F401 - the library imports it, and must not meet what is withheld
 import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Error", "conninfo", "pq"]
 
-_PACKAGE, _COMPILED, _TLS = "psycopg", "psycopg_binary", "ssl"
+_PACKAGE, _COMPILED = "psycopg", "psycopg_binary"
+#: The last two look for a libpq that is not the wheel's.
+_UNUSED = ("ssl", "ctypes", "ctypes.util")
 
 
 def _modules() -> list[Any]:
@@ -38,7 +41,7 @@ def _load() -> list[Any]:
         return _modules()
     empty = [_empty(name) for name in (_PACKAGE, _COMPILED) if name not in sys.modules and find_spec(name)]
     try:
-        with _without_tls():
+        with _withheld():
             found = _modules()
     except (ImportError, AttributeError):
         for name in [each for each in sys.modules if each.partition(".")[0] in {_PACKAGE, _COMPILED}]:
@@ -69,16 +72,27 @@ def _execute_when_asked(package: ModuleType) -> None:
 
 
 @contextmanager
-def _without_tls() -> Iterator[None]:
-    """Whoever imports Python's OpenSSL for its effect alone has it for nothing meanwhile."""
-    if _TLS in sys.modules:
-        yield
-        return
-    sys.modules[_TLS] = ModuleType(_TLS)
+def _withheld() -> Iterator[None]:
+    """What the library imports and makes no use of is not loaded meanwhile, nor later unless somebody does make use of it."""
+    stubs = {name: ModuleType(name) for name in _UNUSED if name not in sys.modules}
+    for name, stub in stubs.items():
+        vars(stub)["__getattr__"] = partial(_real, stub)
+        package, _, module = name.rpartition(".")
+        if package in stubs:
+            setattr(stubs[package], module, stub)
+    sys.modules.update(stubs)
     try:
         yield
     finally:
-        del sys.modules[_TLS]
+        for name in stubs:
+            del sys.modules[name]
+
+
+def _real(stub: ModuleType, wanted: str) -> Any:
+    """What the module has under this name.  Raises AttributeError while it is withheld."""
+    if sys.modules.get(stub.__name__) is stub:
+        raise AttributeError(wanted)
+    return getattr(importlib.import_module(stub.__name__), wanted)
 
 
 if not TYPE_CHECKING:
