@@ -135,6 +135,7 @@ class Agent:
             __version__, round(self.cost.uptime_seconds, 1), round(cpu_seconds, 3), memory, self.schedule.skipped,
             self.schedule.failures, round(self._pace(), 2), self.calm.times,
         )  # fmt: skip
+        self.history.stretch = self.cost.stretch()
         report, changes = self.engine.evaluate(this)
         self._judge_calm(report)
         self.state.timeline.note(report, time.monotonic())

@@ -16,6 +16,8 @@ WINDOW_SECONDS = 300.0
 GRACE_SECONDS = 60.0
 #: Slots are never further apart than so many times what was asked for: a finding that comes too late helps nobody.
 MOST_PACE = 8.0
+#: Up to here a minute has three slots of what is asked for each ten seconds; several rules judge no fewer.
+ENOUGH_PACE = 2.0
 
 
 class Cost:
@@ -68,6 +70,10 @@ class Cost:
         self._samples.append((now, self._wanted))
         while self._samples[0][0] < now - WINDOW_SECONDS:
             self._samples.popleft()
+
+    def stretch(self) -> float:
+        """How many times as far back as usual has to be looked for as many readings: where slots come rarely everything takes longer to find."""
+        return max(1.0, self._pace / ENOUGH_PACE)
 
     def pace(self, most: float) -> float:
         """How many times as far apart as asked for the slots have to come: 1.0 to MOST_PACE, 1.0 in the first two minutes.

@@ -90,6 +90,8 @@ class History:
         self._forgot = clock()
         self._slots: dict[tuple[type[Reading], str], deque[Slot]] = {}
         self._targets: dict[type[Reading], list[str]] = {}
+        #: How many times as far back as they ask all look, because slots come so rarely (:mod:`agent.cost`).
+        self.stretch = 1.0
         #: What :func:`once` has worked out in this moment; None outside of one.
         self.known: dict[Hashable, Any] | None = None
 
@@ -129,8 +131,8 @@ class History:
 
     @once
     def slots(self, reading_type: type[Reading], seconds: float, target: str = "") -> list[Slot]:
-        """Every slot of the last ``seconds``, oldest first."""
-        horizon, found = self.clock() - seconds, []
+        """Every slot of the last ``seconds``, or of :attr:`stretch` times as many, oldest first."""
+        horizon, found = self.clock() - seconds * self.stretch, []
         for slot in reversed(self._slots.get((reading_type, target), ())):  # the span is short, the history long
             if slot.at < horizon:
                 break

@@ -110,7 +110,7 @@ class Schedule:
     """Runs probes into a History and calls ``after`` once per wake-up.
 
     ``pace`` is asked before each wake-up: all slots come that many times as far apart as was asked for (1.0 or more).
-    ``apart`` makes of the seconds that were asked for between two slots those that there are now, before the pace (:mod:`agent.calm`).
+    ``apart`` makes of the seconds that were asked for between two slots those that there are now, whatever the pace (:mod:`agent.calm`).
     ``clock`` is monotonic seconds.  :attr:`on_stale` is called with a reading type and target that had no data in
     ``STALE_SLOTS`` slots in a row.
     """
@@ -181,8 +181,12 @@ class Schedule:
         """Bring every slot forward that is further off than is asked for now: something happens."""
         pace = self._pace()
         for entry in self.entries:
-            entry.due = min(entry.due, self._last_turn + self._apart(entry.every) * pace)
+            entry.due = min(entry.due, self._last_turn + self._interval(entry, pace))
         self._nudged.set()
+
+    def _interval(self, entry: Entry, pace: float) -> float:
+        """Seconds between two slots of this probe: as rare as one of the two reasons has it, and not as both together."""
+        return max(self._apart(entry.every), entry.every * pace)
 
     async def turn(self) -> None:
         """Run every probe that is due, together."""
@@ -192,10 +196,10 @@ class Schedule:
         pace = self._pace()
         for entry in [entry for entry in due if entry.running]:  # never two reads of one probe at once
             entry.outcomes["skipped"] += 1
-            entry.due = now + self._apart(entry.every) * pace
+            entry.due = now + self._interval(entry, pace)
             due.remove(entry)
         for entry in due:
-            apart = self._apart(entry.every) * pace
+            apart = self._interval(entry, pace)
             entry.outcomes["skipped"] += max(0, int((now - entry.due) / apart))
             jitter = 1 + JITTER_SHARE * (self._turn * _GOLDEN % 1.0 - 0.5) * 2
             entry.due = now + apart * jitter

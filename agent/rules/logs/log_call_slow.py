@@ -57,7 +57,8 @@ HALF = Threshold(
     "a thread does more of this than of its work",
 )
 SURE = not_measured(
-    0.8, "a few runs of the lab, in three environments; docs/evidence/loggers-seen.md has real handlers, sinks and look-alikes"
+    0.8,
+    "a few runs of the lab, in three environments; docs/evidence/loggers-seen.md has real handlers, sinks and look-alikes",
 )
 
 

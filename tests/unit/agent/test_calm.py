@@ -63,6 +63,16 @@ def test_slots_are_rarer_in_quiet_times_and_none_is_counted_as_skipped() -> None
     assert rig.outcome() == {"ok": len(often.asked)}
 
 
+@pytest.mark.parametrize(("pace", "apart"), [(1.2, 15.0), (2.0, 20.0)])
+def test_a_quiet_time_and_a_budget_are_no_two_reasons_to_look_less_often(pace: float, apart: float) -> None:
+    rig = Rig(pace=lambda: pace)
+    rig.schedule._apart = Calm(clock=rig.clock).apart
+    probe = rig.add(10.0)
+    rig.run(1200.0)
+    steps = [b - a for a, b in itertools.pairwise(at for at in probe.asked if at > AFTER_SECONDS)]
+    assert sum(steps) / len(steps) == pytest.approx(apart, rel=0.05)
+
+
 def test_the_slot_after_the_first_sign_comes_as_soon_as_was_asked_for() -> None:
     rig = Rig()
     calm = Calm(clock=rig.clock)

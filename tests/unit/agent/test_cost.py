@@ -123,6 +123,8 @@ def test_the_pace_comes_to_rest_where_the_budget_is_kept(
         table.clock.advance(5.0)
         table.own_seconds += 5.0 * (fixed + moving / steps[-1])
     assert steps[-1] == pytest.approx(pace, rel=0.02)
+    # Three of the slots of ten seconds lie in the minute that rules ask for, however far that is stretched.
+    assert 60.0 * table.cost.stretch() / (10.0 * steps[-1]) >= 2.99
     assert max(steps) <= pace * 1.02
 
 

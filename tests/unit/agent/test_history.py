@@ -32,6 +32,19 @@ def test_a_window_is_counted_from_now_and_not_from_the_last_reading() -> None:
     assert history.coverage(SuspensionReading, 10.0) == 0.0
 
 
+@pytest.mark.parametrize(("stretch", "taken"), [(1.0, []), (4.0, [0.0, 80.0, 160.0])])
+def test_where_slots_are_rare_all_look_back_for_as_many_readings(stretch: float, taken: list[float]) -> None:
+    clock = FakeClock(0.0)
+    history = History(600.0, clock=clock)
+    for _ in range(3):
+        history.add(suspension(clock()))
+        clock.advance(80.0)
+    clock.advance(-10.0)
+    history.stretch = stretch
+    assert [r.taken for r in history.window(SuspensionReading, 60.0)] == taken
+    assert history.coverage(SuspensionReading, 60.0) == (1.0 if taken else 0.0)
+
+
 def test_types_and_targets_are_kept_apart() -> None:
     clock = FakeClock()
     history = History(100.0, clock=clock)
