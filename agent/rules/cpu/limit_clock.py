@@ -31,6 +31,12 @@ DELAYED = Threshold(
     "ratio",
     "a limit of this kernel's makes it grow by the whole gap, one on the virtual machine by nothing",
 )
+TICKS = Threshold(
+    "time that the host took in the bursts of these gaps, from which it is a limit on the virtual machine all the same, at least",
+    0.5,
+    "of the gaps",
+    "threads that wait for a CPU which the host holds have run delay too; a limit of this kernel's leaves the CPU idle, and no tick is lost",
+)
 SAME_PHASE = Threshold(
     "gaps whose ends are compared with the clock of a limit, at least",
     comb.LEAST_ENDS,
@@ -85,7 +91,8 @@ def is_of_the_platform(history: History, limit: Comb) -> bool:
 
     The scheduler of this kernel holds the work then, so its run delay grows with the gaps.  Behind a limit on the whole machine
     it does not; only of platforms whose tasks are machines is that their quota too.  Bursts are asked where there are any: a thread that
-    wakes up in a virtual machine which is held waits for the app's threads as well, and its run delay grows with that.
+    wakes up in a virtual machine which is held waits for the app's threads as well, and its run delay grows with that.  Where more
+    threads compute than there are CPUs a burst waits for them too, while the host holds whoever runs: then ticks are lost meanwhile.
     """
     if place.cannot_count(history, "cgroup_throttled") is not None:
         return False
@@ -98,7 +105,8 @@ def is_of_the_platform(history: History, limit: Comb) -> bool:
     ]
     asked = [w for w in made if w.spin] or made
     gaps = sum(w.gap_seconds for w in asked)
-    return gaps > 0 and sum(w.run_delay or 0.0 for w in asked) >= DELAYED.value * gaps
+    taken = sum((w.steal or 0.0) + (w.lost or 0.0) for w in asked)
+    return gaps > 0 and sum(w.run_delay or 0.0 for w in asked) >= DELAYED.value * gaps and taken < TICKS.value * gaps
 
 
 def evidence(limit: Comb) -> tuple[Evidence, ...]:
