@@ -33,6 +33,9 @@ BOOT_CORES = {"plain": 0.2, "gvisor": 0.4, "guest": 1.0}
 #: The weight of a heavy run's group: it uses what the others leave.
 HEAVY_WEIGHT, USUAL_WEIGHT = 32, 1024
 DOCTOR_SECONDS = 15
+#: An emulated CPU is some eight times as slow as the one that it is emulated on: the agent may use as much more of it for the same work, or
+#: it would look each 80 s from its third minute on, which no guest on a real CPU does.
+PLACE_SETTINGS = {"guest": {"budget.cpu_ratio": "0.08"}}
 
 
 @dataclass
@@ -184,7 +187,8 @@ class Episode:
 
     def _watch(self, place: Place, share: Share) -> None:
         scenario = self.scenario
-        flags = [word for key, value in scenario.settings.items() for word in ("--set", f"{key}={value}")]
+        settings = {**PLACE_SETTINGS.get(scenario.environment, {}), **scenario.settings}
+        flags = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         if scenario.hook:
             self._hook = f"udp:127.0.0.1:{free_udp_port()}"
             flags += ["--set", f"logs.hook_listen={self._hook}"]

@@ -6,7 +6,7 @@
 | `go-floored` | the same program with go.uber.org/automaxprocs linked: the limit rounded down, at least 1 |
 
 `--procs N` sets GOMAXPROCS in its environment.  A source hands units of equal work to `--workers` goroutines, all the time or in
-bursts: `--burst-ms` of CPU on each of them `--every-ms`.  Beside it a unit is asked for each 7 ms, as a short request would be.  It writes a line at the start, each `--every` seconds and at the end: `units`
+bursts: `--burst-ms` of CPU on each of them `--every-ms`.  Beside it a unit is asked for each `--ask-ms` (7), as a short request would be.  It writes a line at the start, each `--every` seconds and at the end: `units`
 since the start, `units_per_second` since the last line, `cpu` and `wall` in seconds since the start, `p50_ms` and `p99_ms` until a short
 request was answered, since the last line, and its own `gomaxprocs`.
 """

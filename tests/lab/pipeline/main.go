@@ -21,6 +21,7 @@ var (
 	workers = flag.Int("workers", 4, "goroutines that compute")
 	burstMS = flag.Float64("burst-ms", 0, "computes so long on each worker, then pauses; 0: all the time")
 	everyMS = flag.Float64("every-ms", 300, "a burst each so many milliseconds")
+	askMS   = flag.Float64("ask-ms", 7, "a short request each so many milliseconds")
 	name    = flag.String("name", "", "what /proc/PID/comm is to say")
 )
 
@@ -50,7 +51,7 @@ func work(in <-chan struct{}, out chan<- byte) {
 	}
 }
 
-// answers is a service beside the pipeline: it takes one unit each 7 ms, and how late that is done is kept.
+// answers is a service beside the pipeline: it takes one unit each ask-ms, and how late that is done is kept.
 type answers struct {
 	mutex sync.Mutex
 	late  []float64
@@ -58,7 +59,7 @@ type answers struct {
 
 func (a *answers) serve() {
 	block := make([]byte, 32<<10)
-	for due := time.Now(); ; due = due.Add(7 * time.Millisecond) {
+	for due := time.Now(); ; due = due.Add(time.Duration(*askMS * 1e6)) {
 		if wait := time.Until(due); wait > 0 {
 			time.Sleep(wait)
 		} else if wait < -time.Second {
