@@ -5,7 +5,7 @@ from __future__ import annotations
 from agent.history import History
 from agent.report import Advice, Evidence, Severity
 from agent.rules import raising
-from agent.rules.confidence import Confidence, not_measured
+from agent.rules.confidence import Confidence, kernel, not_measured
 from agent.rules.rule import Absent, Present, Threshold
 from agent.views import comb, place
 from agent.views.comb import Comb, ends_of, uncounted_limit
@@ -93,6 +93,7 @@ def is_of_the_platform(history: History, limit: Comb) -> bool:
     it does not; only of platforms whose tasks are machines is that their quota too.  Bursts are asked where there are any: a thread that
     wakes up in a virtual machine which is held waits for the app's threads as well, and its run delay grows with that.  Where more
     threads compute than there are CPUs a burst waits for them too, while the host holds whoever runs: then ticks are lost meanwhile.
+    In a virtual machine without a steal clock wake-ups alone prove nothing.
     """
     if place.cannot_count(history, "cgroup_throttled") is not None:
         return False
@@ -103,7 +104,8 @@ def is_of_the_platform(history: History, limit: Comb) -> bool:
     made = [
         w for w in windows if w.run_delay is not None and any(limit.holds(end.at) for end in ends_of(w, limit.shortest))
     ]
-    asked = [w for w in made if w.spin] or made
+    bursts = [w for w in made if w.spin]
+    asked = bursts or ([] if kernel(history) == "guest" else made)
     gaps = sum(w.gap_seconds for w in asked)
     taken = sum((w.steal or 0.0) + (w.lost or 0.0) for w in asked)
     return gaps > 0 and sum(w.run_delay or 0.0 for w in asked) >= DELAYED.value * gaps and taken < TICKS.value * gaps

@@ -14,7 +14,7 @@ from agent.views import balance
 from agent.views.cpu import cpu_breakdown
 from probes.cpu.suspension import Window
 from probes.host.platform import Environment
-from tests.unit.builders import ALL_COUNT, NONE_COUNTS, SLOT, Scene, beats, spin
+from tests.unit.builders import ALL_COUNT, NONE_COUNTS, SLOT, Scene, beats, platform, spin
 
 QUOTA, BALANCE, COUNTED, STOLEN = "platform_quota_uncounted", "burst_balance_spent", "cpu_quota_throttled", "cpu_stolen"
 
@@ -74,6 +74,20 @@ def test_a_limit_on_the_whole_machine_is_not_one_of_this_kernel_because_threads_
         scene.slot(windows, lost=4.0)
     assert isinstance(judge(QUOTA, scene), Absent)
     assert isinstance(judge(COUNTED, scene), Present)
+
+
+@pytest.mark.parametrize(
+    ("virtualised", "steal", "verdict"), [(True, None, Absent), (True, True, Present), (False, None, Present)]
+)
+def test_wake_ups_alone_do_not_tell_a_limit_on_a_virtual_machine_that_has_no_steal_clock(
+    virtualised: bool, steal: bool | None, verdict: type
+) -> None:
+    scene = Scene()
+    scene.history.add(platform(scene.clock(), trust={**ALL_COUNT, "steal": steal}, virtualised=virtualised))
+    for _ in range(12):
+        scene.slot(with_run_delay(beats(scene.clock(), SLOT, 0.08, "limit of the machine")))
+    assert isinstance(judge(QUOTA, scene), verdict)
+    assert isinstance(judge(COUNTED, scene), Present if verdict is Absent else Absent)
 
 
 def test_how_much_it_holds_is_what_work_meets_and_not_what_a_light_thread_does() -> None:
