@@ -155,11 +155,12 @@ class Engine:
             state.verdict, state.last = "present", judgement
             return judgement
         state.pending = None
-        # A slot without an answer in time is no sign that it is over: a starved machine misses some.
+        # A slot without an answer in time is no sign that it is over: a starved machine misses some, for half a minute too.
         late = isinstance(judgement, Unknown) and judgement.code == Code.TIMED_OUT
         if (late or isinstance(judgement, Absent)) and state.verdict == "present" and state.last is not None:
             state.clearing = now if state.clearing is None else state.clearing
-            if now - state.clearing < (STEADY_SECONDS if state.returned else rule.clear_seconds):
+            steady = state.returned or (late and rule.clear_seconds > 0)
+            if now - state.clearing < max(rule.clear_seconds, STEADY_SECONDS if steady else 0.0):
                 return state.last
             state.cleared, state.returned = now, False
         state.clearing = None

@@ -55,7 +55,7 @@ def _target(history: History, kind: type[StoreReading], target: str, sure: Confi
     if held >= HELD.value:
         return Unknown(
             f"{told}; but this agent had no CPU {held:.0%} of the time, so an answer may have been missed",
-            "see the findings about the CPU first", Code.TIMED_OUT,
+            "see the findings about the CPU first", Code.CANNOT_COUNT,
         )  # fmt: skip
     replies = _replies_to_the_app(history, target, failed[0].taken)
     if replies:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.diagnosis import Change, Engine, as_event
+from agent.diagnosis import STEADY_SECONDS, Change, Engine, as_event
 from agent.history import History
 from agent.report import Advice, AgentSelf, Evidence, Report, Severity, to_json
 from agent.rules import RULES
@@ -137,13 +137,15 @@ def test_an_unknown_ends_a_finding_at_once_because_nobody_can_vouch_for_it() -> 
     assert [(u.rule, u.because, u.remedy) for u in script.report.unknown] == [("one", "too dark", "light a candle")]
 
 
-def test_a_slot_without_an_answer_in_time_ends_a_finding_no_sooner_than_an_absent_does() -> None:
-    """Under two limits the measuring child missed a slot, and the limit that held it was not named any more."""
+@pytest.mark.parametrize(("clear", "stays"), [(0.0, 0.0), (10.0, STEADY_SECONDS), (100.0, 100.0)])
+def test_slots_without_an_answer_in_time_end_a_finding_after_a_minute(clear: float, stays: float) -> None:
+    """Under two limits the measuring child missed slots for half a minute, and the limit that held it was not named any more."""
     late = Unknown("nothing was written in this slot", code=Code.TIMED_OUT)
-    script = Script(clear_seconds=10.0)
+    script = Script(clear_seconds=clear)
     assert script.say(present()) == "present"
-    assert script.say(late, after=1.0) == "present"
-    assert script.say(late, after=9.0) == "present"
+    if stays:
+        assert script.say(late, after=1.0) == "present"
+        assert script.say(late, after=stays - 1.0) == "present"
     assert script.say(late, after=2.0) == "unknown"
 
 
