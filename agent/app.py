@@ -17,7 +17,7 @@ from pathlib import Path
 from agent import __version__
 from agent.calm import Calm
 from agent.cost import Cost
-from agent.diagnosis import BREAKDOWN_SECONDS, Change, Engine
+from agent.diagnosis import Change, Engine
 from agent.history import History
 from agent.report import AgentSelf, Report
 from agent.rules import RULES
@@ -25,7 +25,6 @@ from agent.rules.rule import Rule
 from agent.schedule import Pulse, Schedule
 from agent.settings.load import Config
 from agent.snapshot import SlotCount, Snapshot, State
-from agent.views.cpu import RUNNING, cpu_breakdown
 from probes import planned
 from probes.host.platform import PlatformReading
 from probes.reading import Probe, Reading
@@ -62,7 +61,6 @@ class Agent:
         self.in_flight = self._context.in_flight
         self.pulse.also = self._context.each_second
         self.cost = Cost(self._context.child_pid)
-        self.cost.used = self._used
         self._first: list[Probe[Reading]] = []
         self._waiting = list(planned(self._context))
         self._add_due()
@@ -90,14 +88,6 @@ class Agent:
 
     def _pace(self) -> float:
         return self.cost.pace(self.config.budget.cpu_ratio)
-
-    def _used(self) -> float:
-        """Of the CPU time that this kernel counts the part in which code ran."""
-        platform = self.history.latest(PlatformReading)
-        if platform is None or platform.counters["thread_cpu_time"].counts:
-            return 1.0
-        cpu = cpu_breakdown(self.history, BREAKDOWN_SECONDS)
-        return cpu.shares[RUNNING] if cpu is not None else 1.0
 
     async def start(self) -> None:
         """Read what the others need, start those that must be started, and make a first report.

@@ -39,9 +39,6 @@ class Cost:
         self._pace = 1.0
         #: CPU seconds that are not measuring's, and not held against its budget: what clients of the pages cost.
         self.others: Callable[[], float] = lambda: 0.0
-        #: Of the CPU time that is counted the part that was used: a virtual machine without a steal clock counts what its host took as well,
-        #: and an agent that is held would look less often for it.
-        self.used: Callable[[], float] = lambda: 1.0
 
     @property
     def uptime_seconds(self) -> float:
@@ -69,7 +66,7 @@ class Cost:
         gained, self._used = used - self._used, used
         if now - self._started < GRACE_SECONDS:
             return
-        self._wanted += gained * self.used() * self._pace
+        self._wanted += gained * self._pace
         self._samples.append((now, self._wanted))
         while self._samples[0][0] < now - WINDOW_SECONDS:
             self._samples.popleft()

@@ -6,14 +6,12 @@ import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from agent import cost
-from agent.app import Agent
 from agent.cost import GRACE_SECONDS, MOST_PACE, WINDOW_SECONDS, Cost
-from tests.unit.builders import ALL_COUNT, FakeClock, Scene
+from tests.unit.builders import FakeClock
 
 OWN = 1
 PAGE, TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
@@ -128,26 +126,6 @@ def test_the_pace_comes_to_rest_where_the_budget_is_kept(
     # Three of the slots of ten seconds lie in the minute that rules ask for, however far that is stretched.
     assert 60.0 * table.cost.stretch() / (10.0 * steps[-1]) >= 2.99
     assert max(steps) <= pace * 1.02
-
-
-def test_what_the_host_took_is_not_held_against_the_budget(table: Table) -> None:
-    """Without a steal clock a process that is stopped a twentieth of whose time it runs seems to use twenty times as much."""
-    table.cost.used = lambda: 0.05
-    for _ in range(60):
-        table.cost.measure()
-        pace = table.cost.pace(0.01)
-        table.clock.advance(5.0)
-        table.own_seconds += 5.0 * 0.1
-    assert pace == 1.0
-    assert table.cost.measure()[0] == pytest.approx(30.0), "what is told is what the kernel counts"
-
-
-@pytest.mark.parametrize(("counts", "most"), [(True, 1.0), (False, 0.3), (None, 0.3)])
-def test_what_was_taken_is_asked_where_cpu_time_has_it_in_it(counts: bool | None, most: float) -> None:
-    scene = Scene(trust={**ALL_COUNT, "thread_cpu_time": counts}).run(60, gap=0.08, cause="hypervisor")
-    used = Agent._used(cast("Agent", SimpleNamespace(history=scene.history)))
-    assert used <= most
-    assert used == 1.0 or counts is not True
 
 
 def test_the_pace_goes_back_when_less_is_used(table: Table) -> None:
