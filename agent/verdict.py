@@ -66,17 +66,23 @@ def explain(
     able = [
         cause
         for cause in causes
-        if (graph.same(cause, rule) and present[cause].severity != "info" and _as_severe(present[cause], effect))
-        or _can_explain(present[cause], sizes.get(cause), effect, size)
+        if _can_explain(present[cause], sizes.get(cause), effect, size, same=graph.same(cause, rule))
     ]
     above = next(iter(able), None)
     return above, () if above is not None else tuple(c for c in causes if present[c].severity != "info")
 
 
-def _can_explain(cause: Present, cause_size: float | None, effect: Present, effect_size: float | None) -> bool:
-    """What holds nobody up now is not the cause of what does, and what holds up few not that of what holds up many."""
+def _can_explain(
+    cause: Present, cause_size: float | None, effect: Present, effect_size: float | None, *, same: bool
+) -> bool:
+    """What holds nobody up now is not the cause of what does, and what holds up few not that of what holds up many.
+
+    ``same``: the two measure one loss, so no size and no share of it decides.
+    """
     if cause.severity == "info":
         return effect.severity == "info"
+    if same and _as_severe(cause, effect):
+        return True
     if cause_size is not None and effect_size is not None:
         return cause_size >= effect_size * (ENOUGH if _as_severe(cause, effect) else AS_LARGE)
     return cause.share is None or effect.share is None or cause.share >= ENOUGH * effect.share

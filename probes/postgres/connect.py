@@ -15,7 +15,7 @@ from probes.postgres.addresses import Address, addresses
 from probes.postgres.dsn import parse
 from probes.postgres.failures import NEAREST, failure
 from probes.postgres.link import Link
-from probes.store.failures import LinkFailed
+from probes.store.failures import SILENT, LinkFailed
 from probes.store.look_up import LookUp, look_up
 from probes.store.round_trip import ready
 
@@ -23,7 +23,7 @@ from probes.store.round_trip import ready
 PHASES: Final = ("dns", "tcp", "tls", "authentication", "ready")
 SECONDS: Final = 5.0
 _SILENT = LinkFailed(
-    "timeout", "the server did not answer in time", "is the host up, and the port open in every firewall between?"
+    SILENT, "the server did not answer in time", "is the host up, and the port open in every firewall between?"
 )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from probes.reading import Code, Unseen
-from probes.store.failures import LinkFailed
+from probes.store.failures import SILENT, LinkFailed
 
 #: What libpq or the server says (first match decides) -> reason, sentence, remedy.
 FAILURES: Final[tuple[tuple[tuple[str, ...], str, str, str], ...]] = (
@@ -25,11 +25,11 @@ FAILURES: Final[tuple[tuple[tuple[str, ...], str, str, str], ...]] = (
     (("starting up", "shutting down", "recovery mode", "not yet accepting", "not accepting connections"), "starting", "the server is starting, stopping or recovering", "wait; look at its log"),
     (("unreachable", "No route to host", "Cannot assign requested address"), "no route", "no route leads to this address", "check the address, and the routes of this container"),
     (("Connection refused", "No such file"), "refused", "nothing listens at this address", "check host and port; is the server running?"),
-    (("timeout", "timed out"), "timeout", "the server did not answer in time", "is the host up, and the port open in every firewall between?"),
+    (("timeout", "timed out"), SILENT, "the server did not answer in time", "is the host up, and the port open in every firewall between?"),
     (("closed the connection", "terminating connection", "reset by peer", "server closed", "EOF"), "closed", "the connection was closed by the other side", "look at the server's log, or at the proxy's"),
 )  # fmt: skip
 #: What stands nearest to the server comes first: of several addresses the one that got there tells most.
-NEAREST: Final = ("starting", "other role", "closed", "other", "timeout", "refused", "no route", "dns")
+NEAREST: Final = ("starting", "other role", "closed", "other", SILENT, "refused", "no route", "dns")
 _OTHER = ("other", "the library reported a failure that this agent does not know", "try the same DSN with psql")
 
 

@@ -1,11 +1,11 @@
 """libpq by the low level of psycopg, ``psycopg.pq``, without loading what stands on it.
 
 To import ``psycopg.pq`` Python imports ``psycopg`` first, and with it cursors, adapters and types: twice the memory (8.8 MB instead of 4.7) and twice the
-CPU (65 ms instead of 32, which at a limit of 5 % is most of a second) for classes that measure no round trip.  ``psycopg_binary`` looks its version up, which
-takes 2.5 MB of modules, and its ``pq`` imports Python's OpenSSL, 4.4 MB, so that a libcrypto which both share is set up once: those since 1.1 set themselves
-up, and the wheel's libpq has one of its own.  So the modules that are used find packages whose own ``__init__`` has not run, and no OpenSSL, nor ctypes (1.2 MB),
-which looks for another libpq.  An ``__init__`` runs for whoever asks that package for a name that it has not got yet, such as ``psycopg.connect``.  This module is imported when the first connection is
-made: who watches no database pays nothing.
+CPU (65 ms instead of 32, which at a limit of 5 % is most of a second) for classes that measure no round trip.  ``psycopg_binary`` looks its version up,
+which takes 2.5 MB of modules, and its ``pq`` imports Python's OpenSSL, 4.4 MB, so that a libcrypto which both share is set up once: those since 1.1 set
+themselves up, and the wheel's libpq has one of its own.  So the modules that are used find packages whose own ``__init__`` has not run, and no OpenSSL, nor
+ctypes (1.2 MB), which looks for another libpq.  An ``__init__`` runs for whoever asks that package for a name that it has not got yet, such as
+``psycopg.connect``.  This module is imported when the first connection is made: who watches no database pays nothing.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from probes.redis.resp import Refused
-from probes.store.failures import LinkFailed
+from probes.store.failures import SILENT, LinkFailed
 
 _TOO_MANY = ("too many connections", "the server has no connection left", "look who holds them; a larger maxclients")
 _AUTHENTICATION = (
@@ -59,7 +59,7 @@ def of_kernel(error: OSError) -> LinkFailed:
     if isinstance(error, (ConnectionResetError, BrokenPipeError)):
         return LinkFailed(*CLOSED)
     if isinstance(error, TimeoutError):
-        return LinkFailed("timeout", "the server did not answer in time", "is the host up, and the port open in every firewall between?")  # fmt: skip
+        return LinkFailed(SILENT, "the server did not answer in time", "is the host up, and the port open in every firewall between?")  # fmt: skip
     return LinkFailed(
         "no route", "no route leads to this address", "check the address, and the routes of this container"
     )

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from probes.backoff import Backoff
 from probes.reading import Code, Reading, Unseen, flag, gauge, increment
 from probes.record import dataclass
-from probes.store.failures import OWN_FAULT, LinkFailed
+from probes.store.failures import OWN_FAULT, SILENT, LinkFailed
 from probes.store.round_trip import PARTS, Parts, RunDelay, Trip, split
 
 #: Of the time-out for all addresses together: that they were tried is known before the slot ends.
@@ -135,7 +135,7 @@ class StoreProbe(ABC, Generic[S, C]):
                 return self._answered(self._link, opened, *await self._ask(self._link))
         except TimeoutError:
             fault = LinkFailed(
-                "timeout",
+                SILENT,
                 f"no answer within {self._timeout:g} s",
                 "is the host up, and the port open in every firewall between?",
             )

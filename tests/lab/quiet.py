@@ -14,7 +14,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -102,7 +102,10 @@ def held(_group: CpuGroup, redis: Redis) -> Iterator[None]:
         holder.wait()
 
 
-STALLS: dict[str, Callable[[CpuGroup, Redis], object]] = {"cpu_quota_throttled": limited, "redis_slow": held}
+STALLS: dict[str, Callable[[CpuGroup, Redis], AbstractContextManager[None]]] = {
+    "cpu_quota_throttled": limited,
+    "redis_slow": held,
+}
 
 
 def measure(times: int) -> dict[str, list[list[float | None]]]:
@@ -121,7 +124,7 @@ def measure(times: int) -> dict[str, list[list[float | None]]]:
         for _ in range(times):
             for finding, stall in STALLS.items():
                 quiet(agents)
-                with stall(group, redis):  # type: ignore[attr-defined]
+                with stall(group, redis):
                     found[finding].append(found_after(agents, finding))
                 print(finding, *found[finding][-1], file=sys.stderr, flush=True)
     return found
