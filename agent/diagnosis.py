@@ -2,7 +2,8 @@
 
 A rule is asked at every wake-up of the schedule.  Below half coverage of what it needs the answer is
 UNKNOWN, whatever it says.  One that comes and goes stays (``STEADY_SECONDS``).  A finding appears after ``for_seconds`` of present and disappears after
-``clear_seconds`` of absent; an unknown in between ends it at once, because nobody can vouch for it.
+``clear_seconds`` of absent; an unknown in between ends it at once, because nobody can vouch for it, unless an answer was
+merely late: then after a minute.
 """
 
 from __future__ import annotations

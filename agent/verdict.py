@@ -23,7 +23,7 @@ from agent.report import Finding, Severity, Status, Suspect
 from agent.rules.causal_graph import CausalGraph
 from agent.rules.rule import Judgement, Present, Unknown
 from agent.views.attribution import Causes
-from agent.views.cpu import RUNNING, CpuBreakdown, spin_view
+from agent.views.cpu import CAUSES, RUNNING, CpuBreakdown, spin_view
 from probes.app.processes import ProcessesReading
 from probes.cpu.spinner import STOP_GAP_SECONDS
 from probes.host.platform import PlatformReading
@@ -208,12 +208,12 @@ def _short_of_cpu(cpu: CpuBreakdown, spun: Causes, by_spins: float) -> str:
     by_beats = cpu.shares[RUNNING]
     if by_spins <= by_beats:
         kind, available = "short bursts of work", by_spins
-        parts = {cause: getattr(spun, cause) for cause in cpu.taken}
+        parts = {cause: getattr(spun, cause) for cause in CAUSES}
     else:
         kind, available = "work that waits for something now and then", by_beats
         parts = cpu.taken
     others = parts["contention"] + parts["unknown"]
-    likely = max(("hypervisor", "quota"), key=parts.__getitem__)
+    likely = max(("hypervisor", "quota", "freeze"), key=parts.__getitem__)
     if parts[likely] < others:
         likely = "contention" if parts["contention"] >= parts["unknown"] else "unknown"
     reasons = {

@@ -105,7 +105,7 @@ def _weigh(history: History, seen: Sequence[_Seen], idle: Sequence[Late]) -> Jud
         "a longer time-out of the exporter; another region of the token's service: they were never asked in time",
     )  # fmt: skip
     severity: Severity = "warning" if worst >= LONG.value else "info"
-    lost = min(1.0, sum(each.seconds for each in starved) / SPAN)
+    lost = min(1.0, sum(each.seconds for each in starved) / history.reach(SPAN))
     return Present(severity, SURE, place.scope(history), evidence, advice, share=lost)
 
 

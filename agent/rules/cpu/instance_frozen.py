@@ -84,7 +84,7 @@ def _judge(history: History) -> Judgement:
         evidence,
         advice,
         started=last.end - last.longest,
-        share=min(1.0, lost / SPAN),
+        share=min(1.0, lost / history.reach(SPAN)),
     )
 
 

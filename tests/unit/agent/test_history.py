@@ -45,6 +45,13 @@ def test_where_slots_are_rare_all_look_back_for_as_many_readings(stretch: float,
     assert history.coverage(SuspensionReading, 60.0) == (1.0 if taken else 0.0)
 
 
+@pytest.mark.parametrize(("stretch", "reach"), [(1.0, 60.0), (4.0, 240.0), (20.0, 600.0)])
+def test_nobody_reaches_further_back_than_is_kept(stretch: float, reach: float) -> None:
+    history = History(600.0, clock=FakeClock(0.0))
+    history.stretch = stretch
+    assert history.reach(60.0) == reach
+
+
 def test_types_and_targets_are_kept_apart() -> None:
     clock = FakeClock()
     history = History(100.0, clock=clock)

@@ -96,6 +96,23 @@ def test_cpu_that_is_missing_without_a_finding_is_a_warning_with_its_likeliest_r
     }[cause]  # fmt: skip
 
 
+def test_a_freeze_that_no_finding_names_is_not_put_down_to_the_host() -> None:
+    scene = Scene().run(60).freeze(6.0).run(15)
+    found = report(scene, *(rule for rule in RULES if rule.id != "instance_frozen"))
+    assert not found.findings
+    assert "work that waits for something now and then" in found.verdict
+    assert "the host of this virtual machine" not in found.verdict
+
+
+def test_a_freeze_is_a_share_of_the_time_that_was_looked_at() -> None:
+    scene = Scene().run(120).freeze(3.0).run(15)
+    shares = []
+    for scene.history.stretch in (1.0, 2.0):
+        (frozen,) = report(scene, *(rule for rule in RULES if rule.id == "instance_frozen")).findings
+        shares.append(frozen.share or 0.0)
+    assert shares[0] == pytest.approx(2 * shares[1])
+
+
 def test_what_was_not_looked_at_is_named_with_how_it_would_be() -> None:
     scene = Scene().run(120)
     assert "Looked at: CPU. Not looked at: database (name it in postgres.targets)" in report(scene).verdict
