@@ -100,7 +100,7 @@ class History:
         return self._clock() if self._now is None else self._now
 
     def reach(self, seconds: float) -> float:
-        """How far back is looked by who asks for so many seconds: further where slots are rare, and never beyond what is kept."""
+        """Seconds of which :meth:`slots` can tell whoever asks for so many: more where slots are rare, and never more than are kept."""
         return min(self.seconds, seconds * self.stretch)
 
     @contextmanager
@@ -135,8 +135,8 @@ class History:
 
     @once
     def slots(self, reading_type: type[Reading], seconds: float, target: str = "") -> list[Slot]:
-        """Every slot of the last ``seconds``, as far as they :meth:`reach`, oldest first."""
-        horizon, found = self.clock() - self.reach(seconds), []
+        """Every slot of the last ``seconds``, or of :attr:`stretch` times as many, oldest first."""
+        horizon, found = self.clock() - seconds * self.stretch, []
         for slot in reversed(self._slots.get((reading_type, target), ())):  # the span is short, the history long
             if slot.at < horizon:
                 break
