@@ -26,7 +26,8 @@ from tests.lab.witness import Witness, stolen_seconds
 
 #: Booting and starting take this long at most; an emulated machine needs it.
 START_SECONDS = 120.0
-ANSWER_SECONDS = 45.0
+#: Seconds until an answer is missing.  An emulated CPU that is held at 5 % does less than 1 % of what the one does that it is emulated on.
+ANSWER_SECONDS = {"plain": 45.0, "gvisor": 45.0, "guest": 150.0}
 PUSH_SECONDS = 5.0
 #: What starting an agent takes for a moment: more of them at once would contend, and truly so.
 BOOT_CORES = {"plain": 0.2, "gvisor": 0.4, "guest": 1.0}
@@ -93,8 +94,9 @@ class Surroundings:
 class Watched:
     """One running agent: asked for reports at marks, and its log heard, into its record."""
 
-    def __init__(self, session: Session, record: Record) -> None:
+    def __init__(self, session: Session, record: Record, answer_seconds: float = ANSWER_SECONDS["plain"]) -> None:
         self.session, self.record, self.url = session, record, ""
+        self._answer_seconds = answer_seconds
 
     def start(self, words: Sequence[str], env: Mapping[str, str]) -> None:
         """Return when it answers."""
@@ -106,7 +108,7 @@ class Watched:
         """Keep its report of this moment."""
         self.session.do("health", url=self.url, mark=mark)
         try:
-            self.keep(mark, self.session.wait_for(answers(mark), ANSWER_SECONDS).record)
+            self.keep(mark, self.session.wait_for(answers(mark), self._answer_seconds).record)
         except TimeoutError as fault:
             self.record.failed = f"no report at {mark}: {fault}"
 
@@ -147,7 +149,7 @@ class Episode:
             most = max(BOOT_CORES[self.scenario.environment], self.scenario.cores_from(0))
             share = self._stack.enter_context(self._cores.taken(most))
             around = Surroundings(self._witness)
-            limit = START_SECONDS + self.scenario.seconds + 4 * ANSWER_SECONDS
+            limit = START_SECONDS + self.scenario.seconds + 4 * ANSWER_SECONDS[self.scenario.environment]
             place = self._stack.enter_context(
                 PLACES[self.scenario.environment](
                     limit,
@@ -197,7 +199,7 @@ class Episode:
         if scenario.before:
             self._start(place, scenario.before, -START_SECONDS)
             place.app.wait_for(lambda heard: "load" in heard.record, START_SECONDS)
-        watched = Watched(place.agent, self.record)
+        watched = Watched(place.agent, self.record, ANSWER_SECONDS[scenario.environment])
         watched.start(place.agent_words(command), scenario.env)
         url = watched.url
         self._shrink(place, share, 0)
@@ -253,7 +255,7 @@ class Episode:
     def _start(self, place: Place, app: str, at: float) -> None:
         """Start it at this second of the timeline, until the next one with an app."""
         later = [step.at for step in self.scenario.timeline if step.at > at and step.app]
-        until = later[0] if later else self.scenario.seconds + ANSWER_SECONDS
+        until = later[0] if later else self.scenario.seconds + ANSWER_SECONDS[self.scenario.environment]
         words = apps.command(app, until - at, place.where, self._name)
         place.app.do("start", words=words, env=self._app_environment(place))
 

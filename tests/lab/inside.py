@@ -31,7 +31,8 @@ from typing import Any
 KEPT = ("status", "verdict", "findings", "unknown", "ruled_out", "breakdown", "cannot_see")
 #: The mark whose report is kept whole, to be looked at as a person sees it: the end of the stall.
 SHOWN = "lift"
-TIMEOUT = 60.0
+#: Longer than whoever asks waits.
+TIMEOUT = 160.0
 
 
 def say(**record: Any) -> None:
