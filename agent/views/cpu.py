@@ -222,6 +222,11 @@ def _taken_seconds(history: History, readings: Sequence[SuspensionReading]) -> f
     return stolen + sum(r.lost_seconds or 0.0 for r in readings)
 
 
+def taken_by_host(history: History, readings: Sequence[SuspensionReading]) -> float:
+    """Seconds of a CPU that the host took during these readings, as /proc/stat counts it: the mean of all CPUs."""
+    return _taken_seconds(history, readings) / _cpus(history)
+
+
 def _beyond_noise(taken: float, wall: float) -> bool:
     return taken > max(LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE * wall)
 

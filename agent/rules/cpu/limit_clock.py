@@ -9,8 +9,8 @@ from agent.rules.confidence import Confidence, kernel, not_measured
 from agent.rules.rule import Absent, Present, Threshold
 from agent.views import comb, place
 from agent.views.comb import Comb, ends_of, uncounted_limit
-from agent.views.cpu import cpu_breakdown
-from probes.cpu.suspension import SuspensionReading
+from agent.views.cpu import cpu_breakdown, taken_by_host
+from probes.cpu.suspension import SuspensionReading, Window
 
 SPAN = 15.0
 HELD = Threshold(
@@ -93,22 +93,32 @@ def is_of_the_platform(history: History, limit: Comb) -> bool:
     it does not; only of platforms whose tasks are machines is that their quota too.  Bursts are asked where there are any: a thread that
     wakes up in a virtual machine which is held waits for the app's threads as well, and its run delay grows with that.  Where more
     threads compute than there are CPUs a burst waits for them too, while the host holds whoever runs: then ticks are lost meanwhile.
-    In a virtual machine without a steal clock wake-ups alone prove nothing.
+    In a virtual machine without a steal clock wake-ups alone prove nothing, and the ticks of all that time count as those of the bursts do.
     """
     if place.cannot_count(history, "cgroup_throttled") is not None:
         return False
     here = place.where(history)
     if here is not None and here.environment in TASKS_ARE_MACHINES:
         return True
-    windows = [w for r in history.window(SuspensionReading, comb.SPAN) for w in r.windows]
-    made = [
-        w for w in windows if w.run_delay is not None and any(limit.holds(end.at) for end in ends_of(w, limit.shortest))
-    ]
+    met = [(r, made) for r in history.window(SuspensionReading, comb.SPAN) if (made := _made(r, limit))]
+    made = [w for _, each in met for w in each]
+    guest = kernel(history) == "guest"
+    if guest and taken_by_host(history, [r for r, _ in met]) >= TICKS.value * sum(w.gap_seconds for w in made):
+        return False
     bursts = [w for w in made if w.spin]
-    asked = bursts or ([] if kernel(history) == "guest" else made)
+    asked = bursts or ([] if guest else made)
     gaps = sum(w.gap_seconds for w in asked)
     taken = sum((w.steal or 0.0) + (w.lost or 0.0) for w in asked)
     return gaps > 0 and sum(w.run_delay or 0.0 for w in asked) >= DELAYED.value * gaps and taken < TICKS.value * gaps
+
+
+def _made(reading: SuspensionReading, limit: Comb) -> list[Window]:
+    """Windows of the reading whose run delay is known and in which this limit made a gap."""
+    return [
+        w
+        for w in reading.windows
+        if w.run_delay is not None and any(limit.holds(end.at) for end in ends_of(w, limit.shortest))
+    ]
 
 
 def evidence(limit: Comb) -> tuple[Evidence, ...]:

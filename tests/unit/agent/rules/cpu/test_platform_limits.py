@@ -90,6 +90,22 @@ def test_wake_ups_alone_do_not_tell_a_limit_on_a_virtual_machine_that_has_no_ste
     assert isinstance(judge(COUNTED, scene), Present if verdict is Absent else Absent)
 
 
+@pytest.mark.parametrize(("lost", "verdict"), [(0.0, Present), (SLOT * 0.9, Absent)])
+def test_one_burst_that_waited_in_the_run_queue_does_not_outweigh_the_ticks_that_the_machine_lost(
+    lost: float, verdict: type
+) -> None:
+    """A guest on a crowded host: the only burst in a limit's gap waited for the app's threads, and no tick was lost just then."""
+    scene = Scene()
+    scene.history.add(platform(scene.clock(), trust={**ALL_COUNT, "steal": None}, virtualised=True))
+    for number in range(12):
+        start = scene.clock()
+        windows = beats(start, SLOT, 0.08, "limit of the machine")
+        if number == 6:
+            windows.append(spin(start + 0.5, burn=0.02, gaps=(0.08,), cause="limit of the machine"))
+        scene.slot(with_run_delay(windows), lost=lost)
+    assert isinstance(judge(QUOTA, scene), verdict)
+
+
 def test_how_much_it_holds_is_what_work_meets_and_not_what_a_light_thread_does() -> None:
     light = judge(QUOTA, hidden(Scene(environment="ecs_fargate"), 60, gap=0.03))
     busy = judge(QUOTA, hidden(Scene(environment="ecs_fargate"), 60, gap=0.03, stopped=9))
