@@ -102,6 +102,11 @@ GATHER_GAPS, GATHER_TRIES, GATHER_SECONDS, GATHER_AGAIN_SECONDS = 6, 9, 2.3, 60.
 MOST_TOKENS = 1.0
 #: Of it this much is kept for gaps that were found: what noise asks for has the rest.
 RESERVED_TOKENS = 0.4
+#: The ladder is climbed again so long after it met nothing, and each time after twice as long, up to so many times: a host that takes the CPU now and
+#: then gives a reason all the time.
+CLIMB_AGAIN_SECONDS, MOST_TIMES = 60.0, 8
+#: What crowded CPUs ask for has this share of the budget, and so much saved up, three changes' spins: beside neighbours they change all the time.
+CROWD_SHARE, CROWD_TOKENS = 0.25, 0.2
 #: What it has at the start: the noise of a start may ask for spins, and six gaps at half a core take a third of a second.
 START_TOKENS = 0.6
 GOLDEN = 0.6180339887498949
@@ -369,7 +374,7 @@ class Plan:
     def __init__(self, config: Config, now: float) -> None:
         self.config = config
         self.began = now
-        self.tokens, self.filled = START_TOKENS, now
+        self.tokens, self.crowd_tokens, self.filled = START_TOKENS, CROWD_TOKENS, now
         self.next_check = now
         self.skipped = 0
         self.level = 0  # the level that found a gap last: kept until that level comes back clean
@@ -380,10 +385,12 @@ class Plan:
             for i, every in enumerate(config.every)
         ]
         wanted = any(config.every) or config.climb
-        #: A spin out of turn: when, which level, and whether the reserve is open to it.
-        self.extra: tuple[float, int, bool] | None = (now + FIRST_SPIN_SECONDS + 1.5, 0, True) if wanted else None
+        #: A spin out of turn: when, which level, what it leaves of the budget, and whether crowded CPUs ask for it.
+        self.extra: tuple[float, int, float, bool] | None = (
+            (now + FIRST_SPIN_SECONDS + 1.5, 0, 0.0, False) if wanted else None
+        )
         self.climbing = config.climb
-        self.cooled = now
+        self.cooled, self.vain = now, 1
         self.last_spin = now
         self.turn = 0
         self.confirmed = now
@@ -394,9 +401,9 @@ class Plan:
         self.proofs: list[float] = []
         self.oddities: list[float] = []
 
-    def plan_spin(self, at: float, level: int, *, noise: bool = False) -> None:
-        """Spin at this level then, out of turn; for mere noise only while there is more than the reserve."""
-        self.extra = (at, level, not noise)
+    def plan_spin(self, at: float, level: int, *, noise: bool = False, crowd: bool = False) -> None:
+        """Spin at this level then, out of turn; for mere noise only while there is more than the reserve, and for crowded CPUs from their share."""
+        self.extra = (at, level, RESERVED_TOKENS if noise or crowd else 0.0, crowd)
         self.next_check = min(self.next_check, at)
 
     def jitter(self) -> float:
@@ -416,7 +423,7 @@ class Plan:
                 self.climbing = True
                 self.plan_spin(now + 0.2, self.level)
             elif len(self.oddities) >= 4 and now - self.last_spin > ODD_SECONDS:
-                self.plan_spin(now + 0.2, self.level, noise=True)
+                self.plan_spin(now + 0.2, self.level, crowd=True)
 
     def expect(self, now: float, burn: float) -> None:
         """A quota below one core has appeared that bites after ``burn`` CPU seconds: confirm it once.
@@ -442,10 +449,10 @@ class Plan:
 
     def due_level(self, now: float) -> int | None:
         """The level that is due, if the budget has it and no heartbeat has proved a suspension anyway."""
-        level, kept = None, 0.0
+        level, kept, crowd = None, 0.0, False
         if self.extra is not None and now >= self.extra[0]:
-            _, level, urgent = self.extra
-            self.extra, kept = None, 0.0 if urgent else RESERVED_TOKENS
+            _, level, kept, crowd = self.extra
+            self.extra = None
         else:
             for index, due in enumerate(self.due):
                 if due and now >= due:
@@ -457,9 +464,11 @@ class Plan:
         if len(self.proofs) >= 3 and now - self.proofs[-3] < 10.0:
             return None  # the heartbeat proves it already; do not eat what little CPU is left
         self.fill(now)
-        if self.tokens < self.config.levels[level] + kept:
+        length = self.config.levels[level]
+        if self.tokens < length + kept or (crowd and self.crowd_tokens < length):
             self.skipped += 1
             return None
+        self.crowd_tokens -= length if crowd else 0.0
         self.last_spin = now
         return level
 
@@ -470,7 +479,9 @@ class Plan:
 
     def fill(self, now: float) -> None:
         """Save up what the budget has given since."""
-        self.tokens = min(MOST_TOKENS, self.tokens + (now - self.filled) * self.config.budget)
+        given = (now - self.filled) * self.config.budget
+        self.tokens = min(MOST_TOKENS, self.tokens + given)
+        self.crowd_tokens = min(CROWD_TOKENS, self.crowd_tokens + CROWD_SHARE * given)
         self.filled = now
 
     def spend(self, now: float, burn: float) -> bool:
@@ -501,7 +512,7 @@ class Plan:
             return
         before, self.outcome[level] = self.outcome[level], found
         if found:
-            self.level, self.climbing = min(level, self.enough_for(met.burned)), False
+            self.level, self.climbing, self.vain = min(level, self.enough_for(met.burned)), False, 1
         elif level >= self.level and before is False:
             self.level = 0
         if found != before and (found or before is not None):
@@ -510,7 +521,10 @@ class Plan:
             if level + 1 < len(self.config.levels):
                 self.plan_spin(now + 0.5 + 0.5 * self.jitter(), level + 1)
             else:
-                self.climbing, self.cooled = False, now + 60.0
+                if now - self.cooled > MOST_TIMES * CLIMB_AGAIN_SECONDS:
+                    self.vain = 1
+                self.climbing, self.cooled = False, now + self.vain * CLIMB_AGAIN_SECONDS
+                self.vain = min(MOST_TIMES, 2 * self.vain)
         self.gather(now, self.level, found=found)
 
     def gather(self, now: float, level: int, *, found: bool, noise: bool = False) -> None:
@@ -533,7 +547,7 @@ class Plan:
             self.contended, self.more = contended, MORE_SPINS
         if self.more and self.extra is None:
             self.more -= 1
-            self.plan_spin(now + MORE_SECONDS * (0.8 + 0.4 * self.jitter()), 0, noise=True)
+            self.plan_spin(now + MORE_SECONDS * (0.8 + 0.4 * self.jitter()), 0, crowd=True)
 
     def note_wait(self, now: float, mean: float) -> None:
         """Take the mean wait of the last wake-ups: a spin says whether work that goes on waits as well, or no longer does."""
@@ -543,7 +557,7 @@ class Plan:
         self.asked = [t for t in self.asked if now - t < ASKED_SECONDS]
         if self.extra is None and len(self.asked) < MOST_ASKED and now - self.last_spin > ODD_SECONDS:
             self.asked.append(now)
-            self.plan_spin(now + 0.2, 0, noise=True)
+            self.plan_spin(now + 0.2, 0, crowd=True)
 
 
 class Child:

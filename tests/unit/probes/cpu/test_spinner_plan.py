@@ -74,13 +74,21 @@ def test_contention_is_asked_again_when_it_begins_and_when_it_ends_and_not_in_be
     assert spins_after(driver, 0.0) == spinner.MORE_SPINS
 
 
-def test_contention_that_flickers_spins_no_more_than_the_budget_has() -> None:
+def test_contention_that_changes_three_times_is_asked_again_in_full() -> None:
+    driver = Driver("budget=0;every=0,0,0,0")
+    for waited in (spinner.WAITED_SHARE, 0.0, spinner.WAITED_SHARE):
+        assert spins_after(driver, waited) == spinner.MORE_SPINS
+
+
+def test_contention_that_flickers_spins_no_more_than_its_share_of_the_budget() -> None:
     driver, spun, hour = Driver("budget=0.001;every=24,0,0,0"), 0, 3600.0
     while driver.now < START + hour and driver.next(60.0) is not None:
         driver.meets(0)
         spun += 1
         driver.plan.note_contention(driver.now, spun % 2)
-    assert spun * driver.plan.config.levels[0] <= START_TOKENS + 0.001 * hour + 0.1
+    planned = driver.plan.config.levels[0] / 24.0 * hour
+    share = spinner.CROWD_TOKENS + spinner.CROWD_SHARE * 0.001 * hour
+    assert 0.9 * (planned + share) < spun * driver.plan.config.levels[0] <= 1.05 * (planned + share)
 
 
 LONG, SHORT = spinner.CROWDED_SECONDS, spinner.CROWDED_SECONDS / 2
@@ -295,6 +303,40 @@ def test_a_climb_goes_up_step_by_step_and_ends_at_the_top() -> None:
     assert seen == [0, 1, 2, 3]
     assert not driver.plan.climbing
     assert driver.plan.cooled > driver.now
+
+
+def climb(driver: Driver, gap: float = 0.0) -> float:
+    """The host takes 20 ms now and then: when the next climb begins, and it meets nothing, or this gap at its top."""
+    for _ in range(1000):
+        if driver.plan.climbing:
+            break
+        driver.now += 4.0
+        driver.plan.beat(driver.now, 0.02, 0.0)
+    began = driver.now
+    while (level := driver.next(2.0)) is not None:
+        driver.meets(level, gap=gap if level == 3 else 0.0)
+    return began
+
+
+def test_a_climb_that_meets_nothing_is_made_again_ever_more_rarely_until_one_finds_something() -> None:
+    driver = Driver(NOTHING_DUE + ";budget=0.05")
+    begun = [climb(driver) for _ in range(7)]
+    apart = [later - earlier for earlier, later in pairwise(begun)]
+    assert apart == pytest.approx([60.0, 120.0, 240.0, 480.0, 480.0, 480.0], abs=8.0)
+    climb(driver, gap=0.05)
+    driver.plan.climbing, driver.plan.gathers, driver.plan.extra = False, 0, None
+    driver.plan.outcome = [None] * 4
+    begun = [climb(driver) for _ in range(2)]
+    assert begun[1] - begun[0] == pytest.approx(60.0, abs=8.0)
+
+
+def test_a_climb_after_a_long_time_without_a_reason_is_followed_by_the_next_as_at_first() -> None:
+    driver = Driver(NOTHING_DUE + ";budget=0.05")
+    for _ in range(4):
+        climb(driver)
+    driver.now += 2 * spinner.MOST_TIMES * spinner.CLIMB_AGAIN_SECONDS
+    begun = [climb(driver) for _ in range(2)]
+    assert begun[1] - begun[0] == pytest.approx(60.0, abs=8.0)
 
 
 def test_a_climb_stops_at_the_level_that_finds_something() -> None:
