@@ -1,7 +1,7 @@
 """From verdicts to one Report: runs every rule, decides UNKNOWN and hysteresis once for all.
 
 A rule is asked at every wake-up of the schedule.  Below half coverage of what it needs the answer is
-UNKNOWN, whatever it says.  One that comes and goes stays (``STEADY_SECONDS``).  A finding appears after ``for_seconds`` of present and disappears after
+UNKNOWN, unless the rest proves a finding by itself.  One that comes and goes stays (``STEADY_SECONDS``).  A finding appears after ``for_seconds`` of present and disappears after
 ``clear_seconds`` of absent; an unknown in between ends it at once, because nobody can vouch for it, unless an answer was
 merely late: then after a minute.
 """
@@ -116,11 +116,9 @@ class Engine:
         other = [self._lack(source, rule.span_seconds) for source in watched if not rule.judges_coverage]
         if other and all(other):
             lacks += other
-        for lack in lacks:
-            if lack is not None:
-                return lack
+        lack = next((lack for lack in lacks if lack is not None), None)
         try:
-            return rule.judge(self._history)
+            return rule.judge(self._history) if lack is None else rule.proof(self._history) or lack
         except Exception as error:  # a defect in one rule must not silence the others
             _log.debug("rule %s failed", rule.id, exc_info=True)
             return Unknown(f"the rule itself failed: {type(error).__name__}", "report this as a bug", Code.FAILED)

@@ -76,6 +76,7 @@ class Rule:
     ``span_seconds`` is the window that it looks at; ``for_seconds`` and ``clear_seconds`` are the engine's hysteresis.
     While a ``vital`` rule is unknown nobody may call the service healthy.
     With ``judges_coverage`` it looks itself at which of its sources are silent: each of them shows something else.
+    ``proof`` is the finding that part of its sources prove by themselves, whatever is silent beside them.
     """
 
     id: str
@@ -93,6 +94,7 @@ class Rule:
     vital: bool = False
     uses: tuple[type[Reading], ...] = ()
     judges_coverage: bool = False
+    proof: Callable[[History], Present | None] = lambda _history: None
     #: "CPU", "database", "network" or "logs"; "app" for what only the app can mend.
     suspect: str = "app"
     #: Parts of :mod:`agent.views.stalled` whose threads, connections and waiters stand still for it.

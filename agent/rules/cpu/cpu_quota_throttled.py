@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from agent.history import History, Missing
+from agent.history import History, Missing, once
 from agent.report import Advice, Evidence, Scope, Severity
 from agent.rules import raising, targets
 from agent.rules.confidence import Confidence, by_kernel, measured
@@ -85,9 +85,9 @@ _UNREAD = Unseen("throttled time could not be read", Code.NOT_YET)
 
 
 def _judge(history: History) -> Judgement:
+    if (proved := _proof(history)) is not None:
+        return proved
     counted = _by_counters(history)
-    if isinstance(counted, Present) and counted.severity != "info":
-        return counted
     if (by_clock := limit_clock.judge(history)) is not None:
         return by_clock
     seen = releases(history)
@@ -100,12 +100,19 @@ def _judge(history: History) -> Judgement:
     return counted
 
 
+def _proof(history: History) -> Present | None:
+    """What the kernel counted, for which no probe is needed: the limit may leave the measuring child no CPU at all."""
+    counted = _by_counters(history)
+    return counted if isinstance(counted, Present) and counted.severity != "info" else None
+
+
 def _uncounted(history: History) -> float:
     """Share of the time that is taken by what no counter here gives a name: behind it there may be a limit."""
     cpu = cpu_breakdown(history, SPAN)
     return cpu.taken[HYPERVISOR] + cpu.taken[UNKNOWN] if cpu is not None else 0.0
 
 
+@once
 def _by_counters(history: History) -> Judgement:
     groups = place.throttled_groups(history)
     if isinstance(groups, Missing):
@@ -233,6 +240,7 @@ RULE = Rule(
     confidences=(HELD, HELD_GUEST, LATENT, limit_clock.BY_CLOCK),
     span_seconds=SPAN,
     judge=_judge,
+    proof=_proof,
     advice=ADVICE,
     stalls=(QUOTA,),
     suspect="CPU",

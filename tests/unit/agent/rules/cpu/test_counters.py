@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from agent.diagnosis import Engine
+from agent.report import AgentSelf
 from agent.rules import BY_ID
 from agent.rules.cpu.cpu_quota_throttled import SETTLED
 from agent.rules.rule import Absent, Present, Unknown
 from agent.views.comb import LEAST_ENDS
+from probes.cpu.suspension import SuspensionReading
 from probes.host.cgroup import CgroupReading
 from probes.reading import Code, NoData
 from tests.unit.builders import ALL_COUNT, CLEAN, Burst, Cause, Scene, beat, cgroup, spin, suspension
@@ -188,6 +191,22 @@ def test_the_apps_own_quota_is_found_while_the_agents_group_is_free() -> None:
     judgement = BY_ID["cpu_quota_throttled"].judge(scene.history)
     assert isinstance(judgement, Present)
     assert (judgement.scope, judgement.severity) == ("the app", "critical")
+
+
+@pytest.mark.parametrize(("throttled", "verdict"), [(4.0, Present), (0.0, Unknown)])
+def test_what_the_kernel_counted_convicts_a_limit_that_leaves_the_measuring_child_no_cpu(
+    throttled: float, verdict: type
+) -> None:
+    """An emulated CPU of which the limit left 0.05: the child was silent for half a minute, and the finding absent (lab, guest-quota)."""
+    scene = Scene()
+    because = NoData("the measuring child process 101 has been silent for 28 s (state R)", code=Code.TIMED_OUT)
+    for _ in range(6):
+        scene.history.miss(SuspensionReading, "", because)
+        scene.history.add(cgroup(scene.clock.advance(5.0), throttled=throttled, hits=throttled * 10, limit=0.05))
+    engine = Engine(scene.history, rules=[BY_ID["cpu_quota_throttled"]], clock=scene.clock)
+    engine.evaluate(AgentSelf("0", 1.0, 0.1, 50_000_000))
+    judgement = engine.verdicts()["cpu_quota_throttled"]
+    assert judgement == verdict.__name__.lower()
 
 
 @pytest.mark.parametrize(
