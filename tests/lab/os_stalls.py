@@ -34,6 +34,7 @@ class Cell(NamedTuple):
     disk: str
     limits: Mapping[str, str]
     expected: str
+    cleared: Sequence[str] = FINDINGS[:2]
 
 
 CELLS = (
@@ -42,7 +43,8 @@ CELLS = (
     Cell("its files do not fit under memory.max", "thrash", "slow", {"memory.max": "24M"}, "memory_reclaim_stall"),
     Cell("its heap does not fit under memory.high", "grow", "fast", {"memory.high": "24M"}, "memory_reclaim_stall"),
     Cell("synchronous writes to a slow disk", "sync", "slow", {}, "io_stall"),
-    Cell("look-alike: one thread writes so, another computes", "writer", "slow", {}, ""),
+    # On two CPUs the kernel's full is their mean: that nobody waits for storage cannot be said.
+    Cell("look-alike: one thread writes so, another computes", "writer", "slow", {}, "", FINDINGS[:1]),
 )
 _SCRIPT = """
 mkdir -p /fast /slow; mount -t ext4 /dev/nvme0n1 /fast; mount -t ext4 /dev/nvme1n1 /slow
@@ -107,7 +109,7 @@ def main() -> None:
     try:
         for number, report in measured(cells):
             cell = left.pop(number)
-            row = stages.row(cell.name, cell.expected, report, FINDINGS, cleared=FINDINGS[:2], remarks=True)
+            row = stages.row(cell.name, cell.expected, report, FINDINGS, cleared=cell.cleared, remarks=True)
             wrong += not stages.tell(*row)
     except stages.FAULTS as met:
         fault = met

@@ -14,6 +14,7 @@ from agent.rules import raising
 from agent.rules.confidence import not_measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import place
+from agent.views.cpu import cores_used
 from agent.views.pressure import stall
 from probes.app.processes import ProcessesReading
 from probes.host.cgroup import CgroupReading
@@ -28,6 +29,13 @@ SHARE = Threshold(
 )
 SEVERE = Threshold(
     "time in which all work of the group waits for storage, critical from", 0.5, "ratio", "more time held than running"
+)
+BESIDE = Threshold(
+    "cores that the group uses, and the time in which all of its work is said to wait, together, above which some work runs meanwhile",
+    1.05,
+    "",
+    "on several CPUs the kernel's full is a mean over them, and not nothing while a thread computes on another (kernel/sched/psi.c); "
+    "work that takes turns with its waits uses the rest of the time at most",
 )
 SURE = not_measured(
     0.9, "the kernel counts the waits; a slow block device in a guest kernel (docs/evidence/os-stalls.md)"
@@ -53,6 +61,10 @@ def _judge(history: History) -> Judgement:
     )
     if seen.every < SHARE.value:
         return Absent(waits.text, (waits,))
+    used = cores_used(history, SPAN, target)
+    if used is not None and used + seen.every > BESIDE.value:
+        why = f"{waits.text}, as the kernel has it; but it used {used:.2f} cores meanwhile, so other work of it went on"
+        return Unknown(why, "io.pressure and the threads in state D of whoever is slow", Code.PARTIAL)
     severity: Severity = "critical" if seen.every >= SEVERE.value else "warning"
     return Present(
         severity, SURE, "the app" if target else place.scope(history), (waits, *sleepers),
@@ -82,7 +94,7 @@ RULE = Rule(
     ),
     disproof="io.pressure of the group shows full near 0 while the app is slow",
     needs=(CgroupReading,),
-    thresholds=(SHARE, SEVERE),
+    thresholds=(SHARE, SEVERE, BESIDE),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,

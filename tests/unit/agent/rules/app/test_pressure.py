@@ -83,6 +83,15 @@ def test_what_only_looks_like_it_is_none(rule: str, fields: dict[str, Any]) -> N
     assert "%" in found.because
 
 
+@pytest.mark.parametrize(("cores", "verdict"), [(0.7, Present), (0.95, Unknown)])
+def test_the_mean_of_several_cpus_is_no_proof_that_all_waits_while_a_thread_computes(
+    cores: float, verdict: type
+) -> None:
+    """Two CPUs: a thread that writes and one that computes all the time had full at 18 % (lab, a guest kernel); work that takes turns has more rest."""
+    found = judge("io_stall", io=0.23, all_io=0.18, usage_seconds={"own": 10 * cores})
+    assert isinstance(found, verdict), found
+
+
 @pytest.mark.parametrize("rule", ["memory_reclaim_stall", "io_stall"])
 def test_without_pressure_files_it_is_unknown(rule: str) -> None:
     kind = rule.partition("_")[0]
