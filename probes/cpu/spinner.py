@@ -423,7 +423,7 @@ class Plan:
                 self.climbing = True
                 self.plan_spin(now + 0.2, self.level)
             elif len(self.oddities) >= 4 and now - self.last_spin > ODD_SECONDS:
-                self.plan_spin(now + 0.2, self.level, crowd=True)
+                self.plan_spin(now + 0.2, self.level, noise=True, crowd=not self.level)
 
     def expect(self, now: float, burn: float) -> None:
         """A quota below one core has appeared that bites after ``burn`` CPU seconds: confirm it once.
