@@ -204,12 +204,12 @@ def _taken_share(history: History, readings: Sequence[SuspensionReading], frozen
     Ticks are lost, and time is stolen, on a CPU that had something to run: behind a quota inside the guest
     too, where every late heartbeat has that quota as its explanation.  They are summed over the CPUs.
     """
-    wall, cpus = sum(r.seconds for r in readings), _cpus(history)
-    taken = _taken_seconds(history, readings) - frozen * cpus
+    wall, cpus = sum(r.seconds for r in readings), stat_cpus(history)
+    taken = taken_seconds(history, readings) - frozen * cpus
     return taken / cpus / wall if wall and _beyond_noise(taken, wall) else 0.0
 
 
-def _taken_seconds(history: History, readings: Sequence[SuspensionReading]) -> float:
+def taken_seconds(history: History, readings: Sequence[SuspensionReading]) -> float:
     """What /proc/stat says that the host took: stolen time, or lost ticks where there may be no steal clock; summed over the CPUs.
 
     Ticks are lost without a host, too: on a CPU that is woken often for less than a tick idle time is counted to the nanosecond and work
@@ -222,16 +222,11 @@ def _taken_seconds(history: History, readings: Sequence[SuspensionReading]) -> f
     return stolen + sum(r.lost_seconds or 0.0 for r in readings)
 
 
-def taken_by_host(history: History, readings: Sequence[SuspensionReading]) -> float:
-    """Seconds of a CPU that the host took during these readings, as /proc/stat counts it: the mean of all CPUs."""
-    return _taken_seconds(history, readings) / _cpus(history)
-
-
 def _beyond_noise(taken: float, wall: float) -> bool:
     return taken > max(LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE * wall)
 
 
-def _cpus(history: History) -> int:
+def stat_cpus(history: History) -> int:
     """CPUs over which /proc/stat adds up; those that this process may run on can be fewer."""
     latest = history.latest(SuspensionReading)
     if latest is not None and latest.stat_cpus:
@@ -253,8 +248,8 @@ def _assign_unknown(history: History, causes: Causes, share: float, readings: Se
     felt = Causes.sum(attribute(w) for r in readings for w in digest(r).spins)
     outside = felt.hypervisor + felt.unknown
     moved = causes.unknown * (felt.hypervisor / outside if outside else 0.0)
-    taken = _taken_seconds(history, readings)
-    most = 2 * (causes.unknown + causes.contention) / each * _cpus(history)
+    taken = taken_seconds(history, readings)
+    most = 2 * (causes.unknown + causes.contention) / each * stat_cpus(history)
     waited = 0.0
     # Far more than all CPUs could have lost in these gaps is another event's, such as a freeze's.
     if _beyond_noise(taken, wall) and taken <= most:

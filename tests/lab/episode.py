@@ -136,6 +136,7 @@ class Episode:
         self, cells: Sequence[Scenario], repeat: int, cores: Cores, witness: Witness, stop: threading.Event
     ) -> None:
         (self.scenario,) = cells
+        self._answer_seconds = ANSWER_SECONDS[self.scenario.environment]
         self._stop, self._cores, self._witness = stop, cores, witness
         self.record = Record(self.scenario.id, repeat, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
         self.records = [self.record]
@@ -150,7 +151,7 @@ class Episode:
             most = max(BOOT_CORES[self.scenario.environment], self.scenario.cores_from(0))
             share = self._stack.enter_context(self._cores.taken(most))
             around = Surroundings(self._witness)
-            limit = START_SECONDS + self.scenario.seconds + 4 * ANSWER_SECONDS[self.scenario.environment]
+            limit = START_SECONDS + self.scenario.seconds + 4 * self._answer_seconds
             place = self._stack.enter_context(
                 PLACES[self.scenario.environment](
                     limit,
@@ -200,7 +201,7 @@ class Episode:
         if scenario.before:
             self._start(place, scenario.before, -START_SECONDS)
             place.app.wait_for(lambda heard: "load" in heard.record, START_SECONDS)
-        watched = Watched(place.agent, self.record, ANSWER_SECONDS[scenario.environment])
+        watched = Watched(place.agent, self.record, self._answer_seconds)
         watched.start(place.agent_words(command), scenario.env)
         url = watched.url
         self._shrink(place, share, 0)
@@ -256,7 +257,7 @@ class Episode:
     def _start(self, place: Place, app: str, at: float) -> None:
         """Start it at this second of the timeline, until the next one with an app."""
         later = [step.at for step in self.scenario.timeline if step.at > at and step.app]
-        until = later[0] if later else self.scenario.seconds + ANSWER_SECONDS[self.scenario.environment]
+        until = later[0] if later else self.scenario.seconds + self._answer_seconds
         words = apps.command(app, until - at, place.where, self._name)
         place.app.do("start", words=words, env=self._app_environment(place))
 

@@ -9,7 +9,7 @@ from agent.rules.confidence import Confidence, kernel, not_measured
 from agent.rules.rule import Absent, Present, Threshold
 from agent.views import comb, place
 from agent.views.comb import Comb, ends_of, uncounted_limit
-from agent.views.cpu import cpu_breakdown, taken_by_host
+from agent.views.cpu import cpu_breakdown, stat_cpus, taken_seconds
 from probes.cpu.suspension import SuspensionReading, Window
 
 SPAN = 15.0
@@ -103,7 +103,8 @@ def is_of_the_platform(history: History, limit: Comb) -> bool:
     met = [(r, made) for r in history.window(SuspensionReading, comb.SPAN) if (made := _made(r, limit))]
     made = [w for _, each in met for w in each]
     guest = kernel(history) == "guest"
-    if guest and taken_by_host(history, [r for r, _ in met]) >= TICKS.value * sum(w.gap_seconds for w in made):
+    of_each = taken_seconds(history, [r for r, _ in met]) / stat_cpus(history)
+    if guest and of_each >= TICKS.value * sum(w.gap_seconds for w in made):
         return False
     bursts = [w for w in made if w.spin]
     asked = bursts or ([] if guest else made)
