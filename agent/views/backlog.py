@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from agent.history import History, once
 from probes.app.processes import ProcessesReading
 from probes.host.cgroup import CgroupReading
+from probes.logs.collector_names import DROPS_AT_ENTRANCE
 from probes.logs.reading import Backing, BacklogReading
 from probes.record import dataclass
 
@@ -28,6 +29,8 @@ _LEAST_READINGS = 2
 _LEAST_COVERAGE = 0.5
 #: Samples of which the rates are: a service that fell silent is told from a slow one while the span still holds the time before.
 _LATEST = 3
+#: How far back the counts are asked since when nothing has been delivered.
+_STUCK_SPAN = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class Backlog:
     waiting_bytes: float | None
     deleted_bytes: float | None
     oldest_seconds: float | None
+    stuck_seconds: float | None
+    """At least so old is the oldest, by the counts alone; ``None`` where its age is told, or nothing follows from them."""
     most_entries: float | None
     most_bytes: float | None
     growth: float | None
@@ -103,7 +108,10 @@ def queues(history: History, seconds: float) -> list[Backlog]:
     for source in history.targets(BacklogReading):
         readings = history.window(BacklogReading, seconds, source)
         if readings and not silent(history, seconds, source):
-            found += [_queue(queue, source, [r for r in readings if queue in r.kinds]) for queue in readings[-1].kinds]
+            longer = history.window(BacklogReading, max(seconds, _STUCK_SPAN), source)
+            found += [
+                _queue(queue, source, [r for r in readings if queue in r.kinds], longer) for queue in readings[-1].kinds
+            ]
     return found
 
 
@@ -127,7 +135,7 @@ def logs(history: History, seconds: float) -> dict[str, dict[str, float | str]]:
     return found
 
 
-def _queue(queue: str, source: str, readings: Sequence[BacklogReading]) -> Backlog:
+def _queue(queue: str, source: str, readings: Sequence[BacklogReading], longer: Sequence[BacklogReading]) -> Backlog:
     latest = readings[-1]
 
     def now(field: str) -> float | None:
@@ -151,7 +159,7 @@ def _queue(queue: str, source: str, readings: Sequence[BacklogReading]) -> Backl
     return Backlog(
         source, queue, latest.kinds[queue], latest.backing.get(queue, _UNKNOWN), latest.units.get(queue, "entries"),
         entries=now("entries"), waiting_bytes=now("waiting_bytes"), deleted_bytes=now("deleted_bytes"),
-        oldest_seconds=now("oldest_seconds"), most_entries=now("most_entries"), most_bytes=now("most_bytes"),
+        oldest_seconds=now("oldest_seconds"), stuck_seconds=_stuck(queue, [r for r in longer if queue in r.kinds]), most_entries=now("most_entries"), most_bytes=now("most_bytes"),
         growth=slope([(r.taken, _of(r.entries, queue)) for r in readings]),
         growth_bytes=slope([(r.taken, _of(r.waiting_bytes, queue)) for r in readings]),
         arrival=rate("arrived"), drain=rate("drained"),
@@ -170,6 +178,28 @@ def _falling(samples: Sequence[tuple[float, float | None, float | None]]) -> tup
         if was is not None and remains is not None:
             return remains / (was - remains) * (now - before) if remains < was else None, was == 0 < remains
     return None, False
+
+
+def _stuck(queue: str, readings: Sequence[BacklogReading]) -> float | None:
+    """Seconds for which fewer entries left a queue than waited in it: who came last then waits still, for first in is first out.
+
+    Where the queue counts batches and what leaves it are single entries, nothing may have left.  A delivery that failed may
+    have been given up, and what was dropped may have been at its head, so both count as what left.
+    """
+    latest = readings[-1]
+    if _of(latest.oldest_seconds, queue) is not None or not _of(latest.entries, queue):
+        return None
+    found, left = None, 0.0
+    ways = ("drained", "errors") if latest.kinds[queue] in DROPS_AT_ENTRANCE else ("drained", "errors", "dropped")
+    for before, after in zip(reversed(readings[:-1]), reversed(readings[1:]), strict=True):
+        waited = _of(before.entries, queue)
+        if waited is None or _of(after.drained, queue) is None:
+            break
+        left += sum(_of(getattr(after, way), queue) or 0.0 for way in ways)
+        if left >= waited or (left and queue in latest.units):
+            break
+        found = latest.taken - before.taken
+    return found
 
 
 def app_group(history: History) -> str | None:

@@ -4,15 +4,16 @@ A row is a set of queues that are told apart by one label.  Its fields are those
 a sum or a difference of several, as :mod:`probes.metrics_page.series` writes them.
 
 Where the entries are: ``medium`` is known of the whole row, or the label ``medium_label`` tells it by its value, or it is
-unknown and ``because`` says why.
+its bound tells it (``by_bound``), or it is unknown and ``because`` says why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
-from probes.logs.reading import Medium
+from probes.logs.reading import Backing, Medium
 
 
 class Row(NamedTuple):
@@ -20,7 +21,9 @@ class Row(NamedTuple):
 
     ``labels``: the first that a series has names the queue, ``name`` stands where there is none; ``prefix`` goes before.
     ``only`` is a label and the value that it must have on a series that has it.  ``unit`` is what ``entries`` counts
-    where that is not single entries.
+    where that is not single entries.  ``from_first``: totals that come on the page with their first event; before it they
+    are zero where ``only``'s label says that the queue is one of logs.  ``by_bound``: where a queue
+    waits that has this bound and no other.
     """
 
     kind: str
@@ -33,6 +36,8 @@ class Row(NamedTuple):
     prefix: str = ""
     only: tuple[str, str] = ("", "")
     unit: str = ""
+    from_first: tuple[str, ...] = ()
+    by_bound: Mapping[str, Backing] = MappingProxyType({})
 
 
 ROWS: tuple[Row, ...] = (
@@ -78,7 +83,8 @@ ROWS: tuple[Row, ...] = (
         "unknown", "memory unless the buffer is @type file, which the page does not say", prefix="output ", unit="chunks",
     ),
     # vectordotdev/vector, lib/vector-buffers/src/internal_events.rs and docs/specs/buffer.md; 0.53 renamed the gauges and
-    # keeps the old names for a while.  The label buffer_type is memory or disk.
+    # keeps the old names for a while.  The label buffer_type that the specification demands is not set (0.57), but
+    # src/variants/in_memory.rs tells its bound as events, even one in bytes, and disk_v2/mod.rs in bytes.
     Row(
         "vector", "buffer", ("component_id", "buffer_id"),
         {
@@ -92,10 +98,15 @@ ROWS: tuple[Row, ...] = (
             "drained_bytes": "vector_buffer_sent_bytes_total",
             "dropped": "vector_buffer_discarded_events_total",
         },
-        "unknown", "this Vector does not label its buffers with their buffer_type", medium_label="buffer_type",
+        "unknown", "one stage of this buffer is memory and one a disk, or no bound is told", medium_label="buffer_type",
+        by_bound={
+            "most_entries": Backing("memory", "it is bounded in events, as only Vector's buffers in memory are"),
+            "most_bytes": Backing("disk", "it is bounded in bytes alone, as only Vector's buffers on disk are"),
+        },
     ),
     # open-telemetry/opentelemetry-collector, exporter/exporterhelper/metadata.yaml and README.md (sizer, storage).  The
-    # Prometheus exporter of some versions adds _total; the label data_type came in 0.110.
+    # Prometheus exporter of some versions adds _total; the label data_type came in 0.110.  With another sizer than that of
+    # requests both sizes count items or bytes, which the page does not say.  Counters come with their first event.
     Row(
         "opentelemetry-collector", "exporter", ("exporter",),
         {
@@ -106,7 +117,7 @@ ROWS: tuple[Row, ...] = (
             "errors": "otelcol_exporter_send_failed_log_records_total|otelcol_exporter_send_failed_log_records",
         },
         "unknown", "memory unless sending_queue.storage is set, which the page does not say",
-        only=("data_type", "logs"), unit="batches",
+        only=("data_type", "logs"), unit="batches", from_first=("drained", "dropped", "errors"),
     ),
     # grafana/loki, docs/sources/operations/observability.md.  Bytes encoded and neither sent nor given up are those of the
     # batch that is being tried; what waits before it stays in the files that it reads.
@@ -137,6 +148,10 @@ ROWS: tuple[Row, ...] = (
         "memory", "Alloy's own memory; what it has not read yet waits in the files that it reads",
     ),
 )  # fmt: skip
+
+#: Kinds whose drops never were in the queue: a collector that refuses what does not fit (exporterhelper's queue), and
+#: Vector's ``when_full: drop_newest``.
+DROPS_AT_ENTRANCE = frozenset({"opentelemetry-collector", "vector"})
 
 #: Labels that may name a queue of the settings' own series.
 LABELS = ("queue", "name", "component_id", "exporter", "output", "sink", "buffer", "host")

@@ -39,7 +39,7 @@ HEAVY = Threshold(
     "bytes in a queue that grows and of which nothing else is known, at least", 1e6, "bytes", "1,000 entries of 1 kB"
 )
 ANCIENT = Threshold(
-    "or instead: age of the oldest entry, whether the queue grows or not, at least",
+    "or instead: age of the oldest entry, told or because fewer left than waited then, whether the queue grows or not, at least",
     60.0,
     "seconds",
     "an error of a minute ago cannot be found in the log",
@@ -83,7 +83,7 @@ def _queue(history: History, queue: backlog.Backlog) -> Judgement:
     memory = group_memory(history, GROWTH_SPAN, backlog.app_group(history), since=queue.oldest_seconds)
     left = memory.seconds_to_limit if memory else None
     held = queues.withheld(history) if queue.drain else None  # nothing goes: that is not for want of CPU alone
-    bad = (queue.oldest_seconds or 0.0) >= ANCIENT.value or (left is not None and left <= SOON.value)
+    bad = _age(queue) >= ANCIENT.value or (left is not None and left <= SOON.value)
     cases = {
         Case.LEAVES_BY_STDOUT: queue.kind in TO_STDOUT,
         Case.REFUSED: queue.refused,
@@ -97,9 +97,14 @@ def _queue(history: History, queue: backlog.Backlog) -> Judgement:
     )  # fmt: skip
 
 
+def _age(queue: backlog.Backlog) -> float:
+    """Seconds that its oldest entry has waited at least; 0 where that is not known."""
+    return queue.oldest_seconds or queue.stuck_seconds or 0.0
+
+
 def gathers(queue: backlog.Backlog) -> bool:
     """Whether more comes than goes, for longer than a burst."""
-    if queue.oldest_seconds is not None and queue.oldest_seconds >= ANCIENT.value and not _left_behind(queue):
+    if _age(queue) >= ANCIENT.value and not _left_behind(queue):
         return (queue.seconds_to_drain or ANCIENT.value) >= ANCIENT.value
     counted = queue.entries is not None and queue.unit == "entries"
     heavier = (queue.growth_bytes or 0.0) * SPAN >= HEAVY.value / 2
@@ -124,8 +129,12 @@ def _numbers(queue: backlog.Backlog) -> str:
     text = f"{' of '.join(parts) or 'nothing'} in {queue.name}"
     if queue.entries and queue.oldest_seconds is not None:
         text += f", the oldest for {queue.oldest_seconds:.1f} s"
+    elif queue.stuck_seconds:
+        text += f", the oldest for at least {queue.stuck_seconds:.0f} s"
     if queue.arrival is not None and queue.drain is not None:
         text += f"; {queue.arrival:.0f} come and {queue.drain:.0f} go per second"
+    elif queue.growth_bytes is not None and queue.unit != "entries":
+        text += f"; {queue.growth_bytes / 1e6:+.2f} MB per second"
     elif queue.growth is not None:
         text += f"; {queue.growth:+.1f} per second"
     return text + (f", {queue.errors:.0f} deliveries failed" if queue.errors else "")

@@ -108,8 +108,17 @@ def test_vector_by_its_old_names_with_its_stages_and_losses_added_up() -> None:
     assert told(VECTOR_OLD) == {
         "loki": {"entries": 12, "waiting_bytes": 500, "most_entries": 500, "arrived": 100, "dropped": 4}
     }
-    assert media(VECTOR_OLD) == {"loki": "unknown"}
-    assert media(VECTOR_OLD, medium="memory") == {"loki": "memory"}
+    assert media(VECTOR_OLD, medium="disk") == {"loki": "memory"}
+
+
+def test_a_buffer_of_vector_that_is_not_labelled_is_told_by_its_bound() -> None:
+    """In events only those in memory are bounded, by bytes alone those on disk; with both, one stage is each."""
+    memory, disk = "vector_buffer_max_size_events{buffer_id=%r} 500\n", "vector_buffer_max_size_bytes{buffer_id=%r} 9\n"
+    page = (
+        memory % "a" + disk % "b" + memory % "c" + disk % "c" + "vector_buffer_size_events{buffer_id='d'} 1\n"
+    ).replace("'", '"')
+    assert media(page) == {"a": "memory", "b": "disk", "c": "unknown", "d": "unknown"}
+    assert media(page, medium="memory") == {"a": "memory", "b": "disk", "c": "memory", "d": "memory"}
 
 
 def test_vector_by_its_new_names_which_go_first_with_the_kind_of_its_buffers() -> None:
@@ -124,6 +133,11 @@ def test_the_opentelemetry_collectors_queues_of_logs_and_no_others() -> None:
     queues, _ = CollectorPage().queues(COLLECTOR)
     assert queues["otlp"].queue.unit == "batches"
     assert media(COLLECTOR) == {"otlp": "unknown"}
+
+
+def test_counters_that_come_with_their_first_event_are_zero_before_it() -> None:
+    page = 'otelcol_exporter_queue_size{data_type="logs",exporter="otlp"} 4\n'
+    assert told(page) == {"otlp": {"entries": 4, "drained": 0, "dropped": 0, "errors": 0}}
 
 
 def test_a_collector_before_the_label_of_the_data_is_read_as_well() -> None:

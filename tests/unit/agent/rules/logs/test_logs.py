@@ -155,6 +155,14 @@ SCENES: dict[tuple[str, str], tuple[Callable[[], Logs], type]] = {
     ("log_queue_in_memory", "a saw with a rise"): (lambda: Logs().run(entries=lambda s: 340 * s - 500 * (s % 20 < 10), oldest_seconds=grows(0.68)), Present),
     ("log_queue_in_memory", "a burst at the last look"): (lambda: Logs().run(50, entries=3, oldest_seconds=0.1).run(10, entries=9000, oldest_seconds=0.9), Absent),
     ("log_queue_in_memory", "bounded and full"): (lambda: Logs().run(kind="queue-handler", entries=1000, most_entries=1000, oldest_seconds=3), Absent),
+    ("log_queue_in_memory", "no age, bounded, and nothing leaves it"): (lambda: _collector(entries=grows(3), drained=0), Present),
+    ("log_queue_in_memory", "full of batches, and what comes is refused"): (lambda: _collector(entries=1000, drained=0, dropped=500), Present),
+    ("log_queue_in_memory", "batches of which some leave"): (lambda: _collector(entries=900, drained=1), Absent),
+    ("log_queue_in_memory", "events of which fewer leave than wait"): (lambda: _collector(kind="vector", unit="", entries=500, drained=6), Present),
+    ("log_queue_in_memory", "events of which as many leave as wait"): (lambda: _collector(kind="vector", unit="", entries=500, drained=100), Absent),
+    ("log_queue_in_memory", "nothing waits, and nothing leaves"): (lambda: _collector(entries=0, drained=0), Absent),
+    ("log_queue_in_memory", "the oldest may be dropped"): (lambda: _collector(kind="sentry", unit="", entries=100, drained=0, dropped=90), Absent),
+    ("log_queue_in_memory", "nothing leaves, and where it waits is not told"): (lambda: _collector(backing=NOT_TOLD, entries=grows(3), drained=0), Unknown),
     ("log_queue_in_memory", "on disk"): (lambda: growing(backing=DISK, kind="vector"), Absent),
     ("log_queue_in_memory", "what an output only delivers"): (lambda: Logs().run(kind="fluent-bit", drained=100.0), Absent),
     ("log_queue_in_memory", "nobody knows where"): (lambda: growing(backing=NOT_TOLD, kind="opentelemetry-collector"), Unknown),
@@ -229,6 +237,11 @@ SCENES: dict[tuple[str, str], tuple[Callable[[], Logs], type]] = {
     ("memory_near_limit", "page cache is not told"): (lambda: Logs().memory(used=480 * MB, pages=None), Unknown),
     ("memory_near_limit", "nothing was read"): (Logs, Unknown),
 }  # fmt: skip
+
+
+def _collector(**more: Any) -> Logs:
+    """Two minutes of a queue that tells no age and holds no more than 1000."""
+    return Logs().run(120, **{"kind": "opentelemetry-collector", "unit": "batches", "most_entries": 1000, **more})
 
 
 def _pipe(seconds: float = 60.0, kind: str = "pipe", backing: Backing | None = MEMORY, **numbers: Any) -> Logs:
@@ -393,6 +406,12 @@ def test_a_slope_is_a_number_or_nothing(points: list[tuple[float, float | None]]
 def test_the_slope_of_a_line_is_its_rate(rate: float, start: float) -> None:
     points = [(float(x), start + rate * x) for x in range(0, 60, 10)]
     assert slope(points) == pytest.approx(rate, rel=1e-3, abs=1e-2)
+
+
+def test_the_oldest_has_waited_at_least_since_fewer_left_than_waited() -> None:
+    """Of 40 entries 6 leave every ten seconds: after 60 s 36 of them have left, after 70 s more than there were."""
+    found = queues(_collector(kind="vector", unit="", entries=40, drained=6).history, 60.0)
+    assert [queue.stuck_seconds for queue in found] == [60.0]
 
 
 def test_time_to_drain_is_of_a_queue_that_shrinks() -> None:
