@@ -3,7 +3,8 @@
 A user's case: ``logging.handlers.HTTPHandler`` took 0.8 s for each call, and the app got 1 % of its work done.  No queue
 grows meanwhile, and from outside the process merely sleeps.  So the hooks time what is inside a log call.
 
-Two things look alike.  A call is long while the CPU is taken away: only what is left of it without that time counts.
+Two things look alike.  A call is long while the CPU is taken away: only what is left of it without that time counts, and
+all of that time may have fallen into the calls, as it does in an app that hardly runs outside of them.
 And in Python every write gives the interpreter up and waits to have it back, behind threads that compute: so a call
 must be much longer than the hook's own thread is woken late, which does nothing but wait.
 """
@@ -44,7 +45,7 @@ CONTROL = Threshold(
     "a write waits for the interpreter once or twice (docs/evidence/loggers-seen.md)",
 )
 TAKEN = Threshold(
-    "time in which the CPU is taken away, from which slow calls must last for more of the time than that",
+    "time in which the CPU is taken away, from which all of it may have fallen into the slow calls",
     0.05,
     "ratio",
     "a client with 0.05 cores, stopped 6 % of the time, made three calls of 0.4 s a minute: each may be one stop",
@@ -104,12 +105,12 @@ def _handler(history: History, calls: Timed) -> Judgement:
     woken = in_app.woken_late(history, SPAN, calls.process)
     if withheld is None and woken is None:
         return Unknown(f"{told.text}; whether its CPU was taken away meanwhile is not known", "wait", Code.NOT_YET)
-    left = 1 - (withheld or 0.0)
-    may_be_stops = 1 - left >= TAKEN.value and share <= 1 - left
-    if may_be_stops or not _harms(share * left, slow, long * left) or long * left < CONTROL.value * (woken or 0.0):
-        others = f"; the CPU was taken away {withheld or 0.0:.0%} of the time, and who only waits was woken {duration(woken or 0.0)} late"
+    taken = withheld or 0.0
+    left = max(0.0, 1 - (taken / min(1.0, share) if taken >= TAKEN.value else taken))
+    if not _harms(share * left, slow, long * left) or long * left < CONTROL.value * (woken or 0.0):
+        others = f"; the CPU was taken away {taken:.0%} of the time, and who only waits was woken {duration(woken or 0.0)} late"
         return Unknown(told.text + others, "give the app the CPU first; then judge its log calls", Code.CANNOT_COUNT)
-    cases = (*queues.stuck_in_write(history, SPAN), *([Case.CPU_TAKEN] if left <= queues.WITHHELD.value else []))
+    cases = (*queues.stuck_in_write(history, SPAN), *([Case.CPU_TAKEN] if taken >= queues.WITHHELD.value else []))
     severity: targets.Severity = "critical" if share * left >= HALF.value else "warning"
     return Present(severity, SURE, "the app", (told, waits), Advice(
         ADVICE, (*BY_HANDLER.get(calls.name, ()), *ALWAYS), COST, WILL_NOT_HELP,

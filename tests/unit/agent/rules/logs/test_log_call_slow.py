@@ -57,6 +57,13 @@ def test_look_alike_a_few_calls_that_last_for_less_of_the_time_than_the_cpu_is_g
     assert "the CPU was taken away" in found.because
 
 
+def test_look_alike_an_app_under_a_limit_that_does_little_but_log() -> None:
+    """A guest of the lab: all that is taken away may have fallen into calls that need the CPU themselves."""
+    calls = (55.0, 3.15, 55.0, 3.15, 0.3)
+    assert isinstance(judge(minute(calls=calls, wake=0.008)), Present)
+    assert isinstance(judge(minute(calls=calls, gap=0.045, wake=0.008)), Unknown)
+
+
 def test_without_a_cpu_a_handler_that_waits_far_longer_is_seen_and_what_takes_the_cpu_goes_first() -> None:
     found = judge(minute(calls=HTTP, gap=0.08))
     assert isinstance(found, Present)
