@@ -27,19 +27,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.lab import Unavailable, debian, loads
+from agent.commands.embedded_postgres import free_port
+from tests.lab import Unavailable, loads, otelcol
 from tests.lab.quota import CpuGroup
 
 ROOT = Path(__file__).resolve().parents[2]
-VERSION, PROVIDERS = "v0.150.0", "v1.56.0"
-BUILDER = f"go.opentelemetry.io/collector/cmd/builder@{VERSION}"
-MANIFEST = f"""
-conf_resolver: {{default_uri_scheme: file}}
-dist: {{name: otelcol, output_path: ./otelcol, module: lab/otelcol}}
-receivers: [{{gomod: go.opentelemetry.io/collector/receiver/otlpreceiver {VERSION}}}]
-exporters: [{{gomod: go.opentelemetry.io/collector/exporter/debugexporter {VERSION}}}]
-providers: [{{gomod: go.opentelemetry.io/collector/confmap/provider/fileprovider {PROVIDERS}}}]
-"""
 CONFIG = """
 receivers: {{otlp: {{protocols: {{http: {{endpoint: "127.0.0.1:{port}"}}}}}}}}
 exporters: {{debug: {{verbosity: detailed}}}}
@@ -54,25 +46,6 @@ REPORT_SECONDS = 15.0
 #: Of one series, each report of metrics has one point.
 SERIES = re.compile(r"-> Name: stallscope_agent_cpu_seconds\n(?:(?!-> Name)[\s\S])*?\nTimestamp: (\S+ \S+)")
 EVENTS = re.compile(r"^EventName: (\S+)$", re.MULTILINE)
-
-
-def collector() -> Path:
-    """The program, built where it is not there yet.  Raises Unavailable."""
-    place = debian.cache_directory() / f"otelcol-{VERSION}"
-    if not (place / "otelcol/otelcol").exists():
-        if shutil.which("go") is None:
-            raise Unavailable("Go, to build an OpenTelemetry Collector")
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "builder.yaml").write_text(MANIFEST)
-        environment = {**os.environ, "GOBIN": str(place), "CGO_ENABLED": "0"}
-        for words in (["go", "install", BUILDER], [str(place / "builder"), "--config", "builder.yaml"]):
-            subprocess.run(words, cwd=place, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=1200)
-    return place / "otelcol/otelcol"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 @contextmanager
@@ -117,7 +90,7 @@ def outage(scratch: Path, seconds: float, interval: float) -> dict[str, Any]:
     port, log = free_port(), scratch / "collector.log"
     config = scratch / "collector.yaml"
     config.write_text(CONFIG.format(port=port))
-    words = [str(collector()), "--config", f"file:{config}"]
+    words = [str(otelcol.program()), "--config", f"file:{config}"]
     with agent(scratch, port, OTEL_METRIC_EXPORT_INTERVAL=str(int(interval * 1000))) as running_agent:
         with running(words, log):
             wait(lambda: SERIES.search(log.read_text()), 60)
@@ -146,7 +119,7 @@ def end_under_quota(scratch: Path, quota: float) -> dict[str, Any]:
     config = scratch / "collector.yaml"
     config.write_text(CONFIG.format(port=port))
     log.write_text("")
-    collecting = running([str(collector()), "--config", f"file:{config}"], log)
+    collecting = running([str(otelcol.program()), "--config", f"file:{config}"], log)
     watching = agent(scratch, port, OTEL_METRIC_EXPORT_INTERVAL="3600000")
     with CpuGroup("push") as group, collecting, watching as running_agent:
         wait(lambda: SERIES.search(log.read_text()), 60)

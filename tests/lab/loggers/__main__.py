@@ -175,8 +175,13 @@ def verdicts(case: Case, seconds: float) -> dict[str, str]:
         app = stack.enter_context(subprocess.Popen([*before, *command], env={**env, **more}, **quiet))
         stack.callback(app.kill)
         time.sleep(seconds)
-        with urllib.request.urlopen(f"http://127.0.0.1:{page}/health", timeout=20) as answer:
-            report = json.load(answer)
+        return said(page)
+
+
+def said(page: int) -> dict[str, str]:
+    """What the agent at this port says of each rule.  Raises OSError."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{page}/health", timeout=20) as answer:
+        report = json.load(answer)
     found = {}
     for name, key in (("PRESENT", "findings"), ("absent", "ruled_out"), ("unknown", "unknown")):
         for each in report[key]:
