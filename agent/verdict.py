@@ -223,7 +223,7 @@ def _short_of_cpu(cpu: CpuBreakdown, spun: Causes, by_spins: float) -> str:
     }
     usual = f"other work on these CPUs, by gaps below {STOP_GAP_SECONDS * 1000:.0f} ms; run delay in /proc/PID/schedstat would prove it"
     return (
-        f"No cause was found, but {kind} got the CPU only {available:.0%} of the time when it was wanted. "
+        f"No cause was found, but {kind} got the CPU only {available:.1%} of the time when it was wanted. "
         f"The likely reason is {reasons.get(likely, usual)}."
     )
 

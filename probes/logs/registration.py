@@ -90,7 +90,7 @@ class Logs(Section):
     hook_listen: tuple[Annotated[str, AfterValidator(_place)], ...] = Field(
         ("udp:127.0.0.1:9769",),
         max_length=4,
-        description="Where hooks are heard: udp:HOST:PORT (loopback only), unix:/PATH, file:/PATH; none: off.",
+        description="Where hooks are heard: udp:HOST:PORT (loopback only), unix:/PATH, file:/PATH; an empty list: off.",
     )
     metrics_urls: Annotated[dict[str, str], AfterValidator(_pages)] = Field(
         {}, max_length=8, description="Name to the metrics page of a log collector."
@@ -118,7 +118,7 @@ class LogDelivery(Section):
     log_names: tuple[Annotated[str, AfterValidator(log_id)], ...] = Field(
         (),
         max_length=8,
-        description="Ids of the app's logs whose newest entries are looked at, such as winston_log, python; none: off.",
+        description="Ids of the app's logs whose newest entries are looked at, such as winston_log, python; an empty list: off.",
     )
     filter: str = Field(
         "", max_length=1000, description="Further condition on these entries, in Cloud Logging's query language."

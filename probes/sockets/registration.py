@@ -39,7 +39,7 @@ class Connections(Section):
     ports: tuple[Annotated[int, Field(ge=1, le=65535)], ...] = Field(
         DEFAULT_PORTS,
         max_length=32,
-        description="Remote ports that are watched; none: off. Those of services that wait by design (9092, 443) are told and not judged.",
+        description="Remote ports that are watched; an empty list: off. Those of services that wait by design (9092, 443) are told and not judged.",
     )
     services: Annotated[dict[str, str], AfterValidator(_services)] = Field(
         {},
