@@ -20,6 +20,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -211,19 +212,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=90.0)
     for program in (FLUENTD, VECTOR):
         parser.add_argument(f"--{program}", default="", metavar="COMMAND", help="where it is not in the PATH")
+    parser.add_argument("--at-once", type=int, default=4, help="rows that run beside each other (%(default)s)")
     told = parser.parse_args(arguments)
     print(f"| collector | queue | destination | {' | '.join(RULES)} |\n|---|---|---|---|---|")
-    for each in COLLECTORS:
-        for name, delay in DESTINATIONS.items():
-            row = f"| {each.program} | {each.queue} | {name} |"
-            if told.only not in row:
-                continue
-            try:
-                found = verdicts(each, delay, vars(told), told.seconds)
-            except (Unavailable, OSError, KeyError, ValueError) as error:
-                found = dict.fromkeys(RULES, f"not run: {error}")
-            print(row, " | ".join(found.get(rule, "-") for rule in RULES), "|", flush=True)
+
+    def row(each: Collector, name: str) -> str:
+        try:
+            found = verdicts(each, DESTINATIONS[name], vars(told), told.seconds)
+        except (Unavailable, OSError, KeyError, ValueError) as error:
+            found = dict.fromkeys(RULES, f"not run: {error}")
+        return f"{_title(each, name)} {' | '.join(found.get(rule, '-') for rule in RULES)} |"
+
+    rows = [(each, name) for each in COLLECTORS for name in DESTINATIONS if told.only in _title(each, name)]
+    with ThreadPoolExecutor(told.at_once) as pool:
+        for line in pool.map(lambda pair: row(*pair), rows):
+            print(line, flush=True)
     return 0
+
+
+def _title(each: Collector, destination: str) -> str:
+    return f"| {each.program} | {each.queue} | {destination} |"
 
 
 if __name__ == "__main__":
