@@ -4,16 +4,15 @@ A row is a set of queues that are told apart by one label.  Its fields are those
 a sum or a difference of several, as :mod:`probes.metrics_page.series` writes them.
 
 Where the entries are: ``medium`` is known of the whole row, or the label ``medium_label`` tells it by its value, or it is
-its bound tells it (``by_bound``), or it is unknown and ``because`` says why.
+unknown and ``because`` says why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
-from probes.logs.reading import Backing, Medium
+from probes.logs.reading import Medium
 
 
 class Row(NamedTuple):
@@ -22,8 +21,7 @@ class Row(NamedTuple):
     ``labels``: the first that a series has names the queue, ``name`` stands where there is none; ``prefix`` goes before.
     ``only`` is a label and the value that it must have on a series that has it.  ``unit`` is what ``entries`` counts
     where that is not single entries.  ``from_first``: totals that come on the page with their first event; before it they
-    are zero where ``only``'s label says that the queue is one of logs.  ``by_bound``: where a queue
-    waits that has this bound and no other.
+    are zero where ``only``'s label says that the queue is one of logs.
     """
 
     kind: str
@@ -37,7 +35,6 @@ class Row(NamedTuple):
     only: tuple[str, str] = ("", "")
     unit: str = ""
     from_first: tuple[str, ...] = ()
-    by_bound: Mapping[str, Backing] = MappingProxyType({})
 
 
 ROWS: tuple[Row, ...] = (
@@ -83,8 +80,7 @@ ROWS: tuple[Row, ...] = (
         "unknown", "memory unless the buffer is @type file, which the page does not say", prefix="output ", unit="chunks",
     ),
     # vectordotdev/vector, lib/vector-buffers/src/internal_events.rs and docs/specs/buffer.md; 0.53 renamed the gauges and
-    # keeps the old names for a while.  The label buffer_type that the specification demands is not set (0.57), but
-    # src/variants/in_memory.rs tells its bound as events, even one in bytes, and disk_v2/mod.rs in bytes.
+    # keeps the old names for a while.  The label buffer_type is memory or disk.
     Row(
         "vector", "buffer", ("component_id", "buffer_id"),
         {
@@ -98,11 +94,7 @@ ROWS: tuple[Row, ...] = (
             "drained_bytes": "vector_buffer_sent_bytes_total",
             "dropped": "vector_buffer_discarded_events_total",
         },
-        "unknown", "one stage of this buffer is memory and one a disk, or no bound is told", medium_label="buffer_type",
-        by_bound={
-            "most_entries": Backing("memory", "it is bounded in events, as only Vector's buffers in memory are"),
-            "most_bytes": Backing("disk", "it is bounded in bytes alone, as only Vector's buffers on disk are"),
-        },
+        "unknown", "this Vector does not label its buffers with their buffer_type", medium_label="buffer_type",
     ),
     # open-telemetry/opentelemetry-collector, exporter/exporterhelper/metadata.yaml and README.md (sizer, storage).  The
     # Prometheus exporter of some versions adds _total; the label data_type came in 0.110.  With another sizer than that of

@@ -5,7 +5,7 @@ The names are in :mod:`probes.logs.collector_names`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from probes.labels import printable
@@ -50,19 +50,15 @@ class CollectorPage:
                 if row.from_first and row.only[0] in found.labels:
                     totals = dict.fromkeys(row.from_first, 0.0) | totals
                 unit = row.unit if "entries" in gauges else ""
-                queue = Queue(
-                    row.kind, self._backing(row, found.labels.get(row.medium_label, ""), gauges), gauges, unit
-                )
+                queue = Queue(row.kind, self._backing(row, found.labels.get(row.medium_label, "")), gauges, unit)
                 found_queues.setdefault(
                     printable(f"{row.prefix}{name}" if name else row.name), QueueOnPage(queue, totals)
                 )
         return found_queues, unseen
 
-    def _backing(self, row: Row, label: str, gauges: Collection[str]) -> Backing:
+    def _backing(self, row: Row, label: str) -> Backing:
         if label in ("memory", "disk"):
             return Backing("memory" if label == "memory" else "disk", f"{row.medium_label} is {label}")
-        if len(bounds := row.by_bound.keys() & set(gauges)) == 1:
-            return row.by_bound[bounds.pop()]
         if row.medium == "unknown" and self._medium != "unknown":
             return Backing(self._medium, "logs.medium says so")
         return Backing(row.medium, row.because)

@@ -108,17 +108,8 @@ def test_vector_by_its_old_names_with_its_stages_and_losses_added_up() -> None:
     assert told(VECTOR_OLD) == {
         "loki": {"entries": 12, "waiting_bytes": 500, "most_entries": 500, "arrived": 100, "dropped": 4}
     }
-    assert media(VECTOR_OLD, medium="disk") == {"loki": "memory"}
-
-
-def test_a_buffer_of_vector_that_is_not_labelled_is_told_by_its_bound() -> None:
-    """In events only those in memory are bounded, by bytes alone those on disk; with both, one stage is each."""
-    memory, disk = "vector_buffer_max_size_events{buffer_id=%r} 500\n", "vector_buffer_max_size_bytes{buffer_id=%r} 9\n"
-    page = (
-        memory % "a" + disk % "b" + memory % "c" + disk % "c" + "vector_buffer_size_events{buffer_id='d'} 1\n"
-    ).replace("'", '"')
-    assert media(page) == {"a": "memory", "b": "disk", "c": "unknown", "d": "unknown"}
-    assert media(page, medium="memory") == {"a": "memory", "b": "disk", "c": "memory", "d": "memory"}
+    assert media(VECTOR_OLD) == {"loki": "unknown"}
+    assert media(VECTOR_OLD, medium="memory") == {"loki": "memory"}
 
 
 def test_vector_by_its_new_names_which_go_first_with_the_kind_of_its_buffers() -> None:
