@@ -56,7 +56,7 @@ CELLS = (
     Cell("healthy twin: no limit", FARGATE, PERIOD_USEC, ((30, None),), ""),
     Cell("look-alike: two neighbours, no limit", FARGATE, PERIOD_USEC, ((40, None),), "cpu_contended", neighbours=2),
     Cell("look-alike: the limit is visible", FARGATE, PERIOD_USEC, ((30, 0.25),), "cpu_quota_throttled", hidden=False),
-    Cell("a shared CPU on Fly.io: fast, then held", FLY, 80_000, ((50, None), (80, 0.0625)), "burst_balance_spent"),
+    Cell("a shared CPU on Fly.io: fast, then held", FLY, 80_000, ((50, None), (110, 0.0625)), "burst_balance_spent"),
     Cell("look-alike: held from the beginning", FLY, 80_000, ((50, 0.0625),), "platform_quota_uncounted"),
 )
 
