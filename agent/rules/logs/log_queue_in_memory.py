@@ -39,7 +39,7 @@ HEAVY = Threshold(
     "bytes in a queue that grows and of which nothing else is known, at least", 1e6, "bytes", "1,000 entries of 1 kB"
 )
 ANCIENT = Threshold(
-    "or instead: age of the oldest entry, told or because fewer left than waited then, whether the queue grows or not, at least",
+    "or instead: age of the oldest entry (at least that which follows from fewer having left than waited), whether the queue grows or not, at least",
     60.0,
     "seconds",
     "an error of a minute ago cannot be found in the log",
