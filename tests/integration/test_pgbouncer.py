@@ -91,8 +91,10 @@ def test_a_round_trip_through_a_pooler_is_taken_apart(pooler: Pgbouncer) -> None
 
     first, *rest = asyncio.run(run())
     assert [reading.opened for reading in (first, *rest)] == [1.0, 0.0, 0.0, 0.0, 0.0]
+    # The kernel begins to stamp some time after it is first asked to (net_enable_timestamp() leaves that to a worker).
+    assert [reading.method for reading in rest].count({"kernel timestamps": 1.0}) >= len(rest) - 1
+    assert rest[-1].method == {"kernel timestamps": 1.0}
     for reading in rest:
-        assert reading.method == {"kernel timestamps": 1.0}
         assert reading.failures == {}
         assert reading.round_trip_seconds is not None
         assert reading.server_seconds is not None
