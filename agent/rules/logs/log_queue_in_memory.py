@@ -134,15 +134,10 @@ def _numbers(queue: backlog.Backlog) -> str:
     if queue.arrival is not None and queue.drain is not None:
         text += f"; {queue.arrival:.0f} come and {queue.drain:.0f} go per second"
     elif queue.growth_bytes is not None and queue.unit != "entries":
-        text += f"; {_signed(queue.growth_bytes / 1e6, 2)} MB per second"
+        text += f"; {queue.growth_bytes / 1e6:+z.2f} MB per second"
     elif queue.growth is not None:
-        text += f"; {_signed(queue.growth, 1)} per second"
+        text += f"; {queue.growth:+z.1f} per second"
     return text + (f", {queue.errors:.0f} deliveries failed" if queue.errors else "")
-
-
-def _signed(number: float, decimals: int) -> str:
-    """With its sign, and zero without that of what was rounded away."""
-    return f"{round(number, decimals) + 0.0:+.{decimals}f}"
 
 
 ADVICE = "Write logs to stdout, or bound the queue and drop what does not fit."

@@ -17,7 +17,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -106,6 +106,18 @@ class Sink(http.server.BaseHTTPRequestHandler):
         """Nothing."""
 
 
+@contextmanager
+def sink(delay: float) -> Iterator[int]:
+    """The port of a server that takes all that is posted, after so many seconds."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Sink) as server:
+        server.delay, server.daemon_threads = delay, True  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+
+
 def interpreters() -> tuple[Path, Path]:
     """The Python and the directory of Node's packages.  Raises Unavailable."""
     place = cache_directory() / "loggers"
@@ -135,10 +147,7 @@ def verdicts(case: Case, seconds: float) -> dict[str, str]:
     python, modules = interpreters()
     port, page = free_udp_port(), free_udp_port()
     with ExitStack() as stack:
-        server = stack.enter_context(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Sink))
-        server.delay, server.daemon_threads = case.delay, True  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        stack.callback(server.shutdown)
+        server = stack.enter_context(sink(case.delay))
         words = [
             f"--set=logs.hook_listen=udp:127.0.0.1:{port}",
             f"--set=http.listen=127.0.0.1:{page}",
@@ -154,7 +163,7 @@ def verdicts(case: Case, seconds: float) -> dict[str, str]:
         arguments = [
             str(HERE / case.file),
             case.what,
-            f"http://127.0.0.1:{server.server_port}",
+            f"http://127.0.0.1:{server}",
             RATE,
             str(seconds + 60),
         ]

@@ -8,14 +8,12 @@ with one kind of queue; ten batches of twenty entries of 500 bytes come each sec
 from __future__ import annotations
 
 import argparse
-import http.server
 import json
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -23,11 +21,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from agent.commands.embedded_postgres import free_port
 from tests.lab import Unavailable, otelcol
-from tests.lab.loggers.__main__ import REPOSITORY, SLOW, Sink, said
+from tests.lab.loggers.__main__ import REPOSITORY, SLOW, said, sink
 
 RULES = ("log_queue_in_memory", "log_entries_dropped")
 BATCHES, ENTRIES, TEXT = 10, 20, "x" * 500
@@ -169,16 +167,11 @@ def verdicts(collector: Collector, delay: float | None, given: Mapping[str, str]
     """What the agent says at the end.  Raises Unavailable and OSError."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        server = stack.enter_context(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Sink))
-        server.delay, server.daemon_threads = delay or 0.0, True  # type: ignore[attr-defined]
-        ports = Ports(free_port(), free_port(), server.server_port if delay is not None else free_port())
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        stack.callback(server.shutdown)
-        file = directory / f"{collector.program}.yaml"
+        destination = free_port() if delay is None else stack.enter_context(sink(delay))
+        ports = Ports(free_port(), free_port(), destination)
+        # Fluentd reads a name that ends in yaml as its other form
+        file = directory / ("settings.conf" if collector.program == FLUENTD else "settings.yaml")
         file.write_text(collector.settings(ports, directory))
-        quiet: Mapping[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        if collector.program == FLUENTD:
-            file = file.rename(file.with_suffix(".conf"))
         log = stack.enter_context((directory / "log").open("w"))
         words = command(collector.program, given, file)
         program = stack.enter_context(subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
@@ -187,7 +180,7 @@ def verdicts(collector: Collector, delay: float | None, given: Mapping[str, str]
         agent = stack.enter_context(subprocess.Popen(
             [sys.executable, "-m", "stallscope", "run", f"--set=http.listen=127.0.0.1:{report}", "--set=logs.hook_listen=",
              f"--set=logs.metrics_urls=shipper=http://127.0.0.1:{ports.page}/metrics", "--set=logs.every_seconds=5", *collector.options],
-            cwd=REPOSITORY, stdout=subprocess.DEVNULL, **quiet))  # fmt: skip
+            cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))  # fmt: skip
         stack.callback(agent.kill)
         feed(f"http://127.0.0.1:{ports.entry}{collector.path}", collector.body(), seconds)
         if program.poll() is not None:
