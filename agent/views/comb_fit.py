@@ -56,6 +56,8 @@ SAME_SHARE = 0.85
 CELLS = 10
 #: With two limits, one inside the other, two phases share what one would have.
 BOTH_HITS = 0.85
+#: Share of the gaps that real limits ended at one phase, the least that was measured.
+LEAST_HITS = 0.76
 #: A limit's gap is shorter than its period but where a tick overran a tiny quota; longer ones are somebody else's.
 MOST_PERIODS = 3.0
 #: Share of the stopped bursts at one phase from which a limit is not ruled out: fewer than real limits show.
@@ -182,6 +184,11 @@ def _trials(ends: Sequence[End], bursts: Sequence[End], period: float, tried: in
 def _last_at(times: Sequence[float], phase: float, period: float) -> float:
     """The last of these instants at this phase; others go on making gaps when the limit is gone."""
     return max((at for at in times if distance(at, phase, period) <= 2 * CELL_SECONDS), default=0.0)
+
+
+def at_one_phase(ends: Sequence[float], period: float) -> bool:
+    """Whether as many of these instants lie at one phase of the period as a limit puts there at the least."""
+    return _best_phase(ends, period)[1] >= LEAST_HITS * len(ends)
 
 
 def _by_chance(hits: int, number: int, period: float) -> float:

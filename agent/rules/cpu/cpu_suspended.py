@@ -2,19 +2,25 @@
 
 The honest finding of gVisor and of guests without a steal clock: the gaps are certain, their cause is
 not visible.  Gaps on the clock of a limit are that limit's (``cpu_quota_throttled``); until there are enough of them to see a
-clock or that there is none, nobody is convicted.  Only large gaps convict: unthrottled systems make many of 0.5 to 7 ms and now and then one
-of 20 to 41 ms under heavy contention.
+clock or that there is none, nobody is convicted.  A single gap convicts only when it is large: unthrottled systems make many of 0.5 to 7 ms and now
+and then one of 20 to 41 ms under heavy contention.  Many short ones convict together where run delay, which would tell of them
+(:mod:`agent.rules.cpu.cpu_contended`), is not counted: a limit that takes as much makes longer ones, or ends them on its clock.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from agent.history import History
 from agent.report import Advice, Evidence, Severity
 from agent.rules.confidence import not_measured
+from agent.rules.cpu import cpu_contended
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import place
 from agent.views.attribution import attribute, digest
-from agent.views.comb import LEAST_ENDS, releases
+from agent.views.comb import LEAST_ENDS, ends_of, releases
+from agent.views.comb_clock import GAP_SHARE, End
+from agent.views.comb_fit import PERIODS, at_one_phase
 from agent.views.cpu import SpinView, cpu_breakdown, spin_view
 from agent.views.stalled import UNKNOWN
 from probes.cpu.spinner import STOP_GAP_SECONDS
@@ -47,6 +53,21 @@ OFF_THE_CLOCK = not_measured(
     0.8, "the gaps are certain; who makes them is out of sight", "where there is no such clock"
 )
 SEVERE = Threshold("time in which ready work is held, critical from", 0.5, "ratio", "more time held than running")
+SHORT = Threshold(
+    "time of the latest busy-loop probes that went in gaps too short for a limit's, at least",
+    cpu_contended.SHARE.value,
+    "ratio",
+    "as much as convicts where run delay is counted: a busy thread loses a quarter of its speed",
+)
+EACH = Threshold(
+    "time of a busy-loop probe that went in such gaps, at least, to count",
+    0.1,
+    "ratio",
+    "without neighbours 1 to 3 % go in gaps of 0.5 to 7 ms",
+)
+SHORT_SPAN = cpu_contended.SPAN
+#: A limit that takes that much of a core stops a burst for ``STOP_GAP_SECONDS`` or more, unless its period is shorter than this.
+SHORT_PERIODS = tuple(period for period in PERIODS if SHORT.value * period < STOP_GAP_SECONDS)
 
 
 def _judge(history: History) -> Judgement:
@@ -73,13 +94,21 @@ def _judge(history: History) -> Judgement:
         evidence.append(Evidence(f"the longest gap was {longest:.3f} s", longest, "seconds"))
     big = sum(w.gaps for w in late)
     by_beat = share >= SHARE.value and big >= 2
+    by_large = by_beat or len(spins) >= 2
     seen = releases(history)
     why = [no.because for name in ("cgroup_throttled", "run_delay") if (no := place.cannot_count(history, name))]
-    if not by_beat and len(spins) < 2:
+    short = _in_short_gaps(history) if seen.comb is None else None
+    if not by_large and short is None:
         return _not_convicted(share, view, felt_large=bool(windows), blind=bool(why), evidence=tuple(evidence))
     if seen.comb is not None:
         return Absent("the gaps end on the clock of a CPU limit: see cpu_quota_throttled", tuple(evidence))
-    if seen.ends < LEAST_ENDS:
+    if short is not None:
+        text = (
+            f"a burst of work lost {short:.0%} of its time in gaps below {STOP_GAP_SECONDS * 1000:.0f} ms: too short, and off "
+            "the clock, for a CPU limit, so other work on these CPUs"
+        )
+        evidence.insert(0, Evidence(text, short, "ratio"))
+    elif seen.ends < LEAST_ENDS:
         return Unknown(
             f"{seen.ends} large gaps, too few to distinguish a CPU limit from other work on these CPUs",
             "wait half a minute: the agent's next probes show whether a limit has a clock here",
@@ -87,7 +116,7 @@ def _judge(history: History) -> Judgement:
         )
     if seen.on_no_comb:
         text = f"{seen.ends} gaps ended at any moment of a period: no CPU limit's clock, so other work on the machine or its host"
-        evidence.insert(0, Evidence(text, float(seen.ends)))
+        evidence.insert(0 if short is None else 1, Evidence(text, float(seen.ends)))
     if why:
         evidence.append(Evidence(f"the cause is not visible here: {why[0]}"))
     # What only the agent's own spins met has slowed nobody yet: it is no emergency.
@@ -99,8 +128,42 @@ def _judge(history: History) -> Judgement:
         scope=place.scope(history),
         evidence=tuple(evidence),
         advice=ADVICE_NO_LIMIT,
-        share=share,
+        share=max(share, short or 0.0),
     )
+
+
+def _in_short_gaps(history: History) -> float | None:
+    """The share of time that the latest busy-loop probes lost in short gaps, where that convicts; else None.
+
+    Gaps that may be those of a limit with a short period, because they end at one phase of it, convict nobody, nor do a few.
+    """
+    if place.cannot_count(history, "run_delay") is None:
+        return None
+    spins = spin_view(history, SHORT_SPAN, int(cpu_contended.RECENT.value)).spins
+    if len(spins) < cpu_contended.RECENT.value:
+        return None
+    lost = [(w, *_short_gaps(w)) for w in spins]
+    waited = [w for w, gone, wall in lost if gone >= EACH.value * wall]
+    share = sum(gone for _, gone, _ in lost) / sum(wall for *_, wall in lost)
+    if len(waited) < cpu_contended.LEAST.value or waited[-1].start - waited[0].start < cpu_contended.SPREAD.value:
+        return None
+    ends = [end for w in spins for end in ends_of(w, 0.0) if end.length < STOP_GAP_SECONDS]
+    clock = any(_on_a_clock(ends, period) for period in SHORT_PERIODS)
+    return share if share >= SHORT.value and len(ends) >= LEAST_ENDS and not clock else None
+
+
+def _on_a_clock(ends: Sequence[End], period: float) -> bool:
+    """Whether a limit of this period may have made most of these gaps: they are long enough for it, and end at one phase."""
+    own = [end for end in ends if end.length >= GAP_SHARE * period]
+    most = 2 * sum(end.length for end in own) >= sum(end.length for end in ends)
+    return most and at_one_phase([end.at for end in own], period)
+
+
+def _short_gaps(window: Window) -> tuple[float, float]:
+    """Seconds of a burst's gaps that did not stop it and that no counter explains, and of its time without the gap that did."""
+    stop = window.longest if window.longest >= STOP_GAP_SECONDS else 0.0
+    unexplained = attribute(window).unknown / window.gap_seconds if window.gap_seconds else 0.0
+    return (window.gap_seconds - stop) * unexplained, window.end - window.start - stop
 
 
 def _not_convicted(
@@ -154,7 +217,7 @@ RULE = Rule(
     "cannot count here, so a zero in them clears nobody.",
     disproof="the host's own counters of this container show no throttling and no steal at the same time",
     needs=(SuspensionReading,),
-    thresholds=(GAP, BURN, ONCE, SHARE, SEVERE),
+    thresholds=(GAP, BURN, ONCE, SHARE, SEVERE, SHORT, EACH),
     confidences=(EITHER, OFF_THE_CLOCK),
     span_seconds=SPAN,
     judge=_judge,

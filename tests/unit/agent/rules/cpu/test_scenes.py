@@ -76,6 +76,9 @@ SCENES: dict[str, tuple[Callable[[], Scene], str]] = {
     "gVisor beside neighbours, idle": (
         lambda: gvisor().run(60, spins=Burst((0.04,), burn=0.012, every=5.0), cause="hidden"), "UAUUUUPUA",
     ),
+    "gVisor beside neighbours, in short gaps": (
+        lambda: gvisor().run(60, spins=Burst((0.004,) * 3, every=5.0), cause="hidden"), "AAUUUUPUA",
+    ),
     "a limit on the virtual machine, busy": (lambda: Scene().run(120, gap=0.08, cause="limit of the machine"), "UUAPUPAAA"),
     "a limit on the virtual machine, idle": (
         lambda: Scene().run(120, spins=Burst((0.08,), burn=0.02, every=5.0), cause="limit of the machine"), "UAAPUPAAA",
@@ -146,6 +149,7 @@ def test_the_severity_says_how_much_of_the_work_is_held(scene: str, rule: str, s
         ("gVisor at 5 %, busy", "cpu_quota_throttled"),
         ("gVisor beside neighbours, busy", "cpu_suspended"),
         ("gVisor beside neighbours, idle", "cpu_suspended"),
+        ("gVisor beside neighbours, in short gaps", "cpu_suspended"),
         ("frozen for 3 s", "instance_frozen"),
     ],
 )
@@ -236,6 +240,45 @@ SHAPED = spin(burn=0.08, gaps=[0.02], cause=HIDDEN)
 )
 def test_a_few_bursts_that_were_stopped_like_by_a_limit_clear_nobody(bursts: list[Window], expected: Answer) -> None:
     judgement = judge("cpu_suspended", tried(*bursts))
+    assert answer(judgement) == expected, judgement
+
+
+def short_gaps(*, period: float = 0.0, length: float = 0.004, number: int = 4) -> Window:
+    """A burst of 12 ms with so many gaps: at multiples of the period, or on the ticks of a scheduler."""
+    gaps = [length] * number
+    burst = spin(gaps=gaps, cause=HIDDEN)
+    ticks = (0.004, 0.008, 0.016, 0.020) if not period else (period, 2 * period, 3 * period, 4 * period)
+    return burst._replace(ends=tuple(zip(ticks, gaps, strict=False)))
+
+
+def at(start: float, burst: Window) -> Window:
+    """The same burst then, its ends with it."""
+    return burst._replace(
+        start=start, end=start + burst.end - burst.start, ends=tuple((start + end, gap) for end, gap in burst.ends)
+    )
+
+
+@pytest.mark.parametrize(
+    ("bursts", "apart", "trust", "expected"),
+    [
+        pytest.param([short_gaps()] * 5, 5.03, NONE_COUNTS, "present", id="a busy neighbour"),
+        pytest.param([short_gaps()] * 4, 5.03, NONE_COUNTS, "absent", id="too few bursts"),
+        pytest.param([short_gaps()] * 5, 2.03, NONE_COUNTS, "absent", id="all within another process's start"),
+        pytest.param([short_gaps()] * 2 + [spin(cause=HIDDEN)] * 3, 5.03, NONE_COUNTS, "absent", id="two of five"),
+        pytest.param([short_gaps(number=1)] * 5, 5.03, NONE_COUNTS, "absent", id="a quarter is not lost"),
+        pytest.param([short_gaps()] * 5, 5.03, ALL_COUNT, "absent", id="run delay would have told"),
+        pytest.param([short_gaps(period=0.01, length=0.003)] * 5, 5.0, NONE_COUNTS, "absent", id="a clock of 10 ms"),
+        pytest.param([short_gaps(period=0.02, length=0.008)] * 5, 5.0, NONE_COUNTS, "absent", id="a clock of 20 ms"),
+        pytest.param([short_gaps(period=0.05, length=0.014)] * 5, 5.0, NONE_COUNTS, "absent", id="a clock of 50 ms"),
+    ],
+)
+def test_many_short_gaps_convict_where_no_counter_would_tell(
+    bursts: list[Window], apart: float, trust: Mapping[str, bool | None], expected: Answer
+) -> None:
+    scene = Scene(trust=trust, sandbox="gvisor").run(60, spins=None, cause=HIDDEN)
+    began = scene.clock() - 30.0
+    scene.slot([at(began + n * apart, burst) for n, burst in enumerate(bursts)])
+    judgement = judge("cpu_suspended", scene)
     assert answer(judgement) == expected, judgement
 
 
