@@ -42,10 +42,12 @@ class Agent:
         environ: Mapping[str, str] = os.environ,
         on_reading: Callable[[Reading], None] = lambda _: None,
         on_report: Callable[[Report, Sequence[Change]], None] = lambda _r, _c: None,
+        on_slot: Callable[[], None] = lambda: None,
     ) -> None:
         self.config = config
         self.state = State()
-        self.on_reading, self.on_report = on_reading, on_report
+        #: A reading came; there is a report; all readings of a slot are in, whether they were judged or not.
+        self.on_reading, self.on_report, self.on_slot = on_reading, on_report, on_slot
         self.history = History(config.history.seconds)
         self.pulse = Pulse()
         self.calm = Calm(config.budget.calm_ratio)
@@ -118,9 +120,12 @@ class Agent:
         self.state.report_failures = self.schedule.failures
         for reading in readings:
             self.on_reading(reading)
-        if self._add_due():
+        if more := self._add_due():
             self.engine.watch(self._rules())
-        self.publish()
+        news = more or self.schedule.news or any(reading.urgent for reading in readings)
+        if not self.calm.may_wait(news=news):
+            self.publish()
+        self.on_slot()
 
     def _judge_calm(self, report: Report) -> None:
         before = self.calm.times

@@ -1,10 +1,14 @@
-"""Looking less often while nothing happens: what is asked for each ten seconds comes each fifteen.
+"""Looking less often while nothing happens: what is asked for each ten seconds comes each fifteen, and is judged each thirty.
 
 Most of what an agent costs is to look, and to judge, again and again at an app that is well.  After ``AFTER_SECONDS`` without a finding
 that harms, or one that is about to be told, slots come up to ``MOST_TIMES`` as far apart, though never further than
 ``APART_SECONDS``: several rules judge no fewer than three readings of the last minute, and a Prometheus asks each fifteen
 seconds as well.  The first sign of anything brings the next slot forward, and what the measuring child feels does so at once
-(:meth:`agent.schedule.Schedule.nudge`).  So a finding may come five seconds later after a quiet time, and one that three readings must show, fifteen.
+(:meth:`agent.schedule.Schedule.nudge`).
+
+To judge costs five times what a reading does, so in a quiet time every other batch of readings waits for the next one: none is lost, and
+the page of all metrics has them at once.  What is news is judged at once: whatever came out of turn, late, or not at all, or shows a limit at
+work by itself (``Reading.urgent``).  So a finding may come twenty seconds later after a quiet time, and one that three readings must show, thirty.
 """
 
 from __future__ import annotations
@@ -23,6 +27,12 @@ class Calm:
     def __init__(self, times: float = MOST_TIMES, clock: Callable[[], float] = time.monotonic) -> None:
         self._times, self._clock = times, clock
         self._since = clock()
+        self._waiting = False
+
+    def may_wait(self, *, news: bool) -> bool:
+        """Whether a batch of readings need not be judged before the next one comes: every other one of a quiet time, unless it is ``news``."""
+        self._waiting = not (self._waiting or news) and self.times > 1.0
+        return self._waiting
 
     def note(self, uneasy: bool) -> None:
         """What the latest report has: whether something harms, or is about to be told."""

@@ -2,8 +2,8 @@
 
 A probe that has seen a change brings the slots forward (:meth:`Schedule.nudge`), so they can be rare.  Deadlines are
 absolute and monotonic; a slot that was missed is counted and skipped, never caught up, so a suspended
-agent does not wake to a burst of its own making.  Slots that fall close together run in one wake-up; a
-probe that is slow reports when it is back, and the others do not wait for it.  One second apart, a *pulse* notes that
+agent does not wake to a burst of its own making.  Slots that fall close together run in one wake-up, and those of probes that come
+seldom in the nearest of the others'; a probe that is slow reports when it is back, and the others do not wait for it.  One second apart, a *pulse* notes that
 the loop is alive: it is the witness by which the suspension probe tells a frozen instance from a stopped child, and its
 lateness is exported.
 """
@@ -29,6 +29,8 @@ _log = logging.getLogger("stallscope.schedule")
 PULSE_SECONDS = 0.9
 #: Slots this much ahead of their time, as a share of their interval, join a wake-up that happens anyway.
 EARLY_SHARE = 0.2
+#: What comes so many times as seldom as the most frequent slot joins the nearest wake-up of that one, early or late.
+SELDOM_TIMES = 1.5
 JITTER_SHARE = 0.1
 #: A nudge brings a slot forward, but not closer than this to the last wake-up.
 NUDGE_SECONDS = 4.0
@@ -130,6 +132,8 @@ class Schedule:
         self.on_stale: Callable[[type[Reading], str], None] = lambda _kind, _target: None
         self._history, self._after, self._pace, self._apart = history, after, pace, apart
         self._clock, self._sleep = clock, sleep or self._doze
+        #: Whether what is told now is no usual batch: it was brought forward, or something of it is late, missing or back.
+        self.news = False
         self._turn = 0
         self._last_turn = clock()
         self._nudged = asyncio.Event()
@@ -152,9 +156,22 @@ class Schedule:
         """Run until cancelled."""
         while True:
             # A nudge wakes the sleeper, who sleeps on when nothing is due yet.
-            while (wait := min(entry.due for entry in self.entries) - self._clock()) > 0:
+            while (wait := self._next_wake_up() - self._clock()) > 0:
                 await self._sleep(wait)
             await self.turn()
+
+    def _next_wake_up(self) -> float:
+        """When something must run: what comes seldom waits for the next of the others."""
+        return min(entry.due + moved for entry, moved in self._joining())
+
+    def _joining(self) -> list[tuple[Entry, float]]:
+        """All entries, with the seconds by which a slot may come early or late to join the others: 0 for those that come often."""
+        often = min(self.entries, key=lambda entry: entry.every)
+        half = self._interval(often, self._pace()) / 2
+        return [
+            (entry, half if entry.impatient is None and entry.every >= SELDOM_TIMES * often.every else 0.0)
+            for entry in self.entries
+        ]
 
     async def _doze(self, seconds: float) -> None:
         """Sleep until then, or until :meth:`nudge`."""
@@ -169,8 +186,11 @@ class Schedule:
         self._nudges = min(NUDGES, self._nudges + (now - self._nudges_at) / NUDGE_EVERY)
         self._nudges_at = now
         soon = max(now, self._last_turn + NUDGE_SECONDS * self._pace())
+        if self._nudges < 1.0:
+            return
+        self.news = True
         later = [entry for entry in self.entries if entry.every <= NUDGED_EVERY and entry.due > soon]
-        if not later or self._nudges < 1.0:
+        if not later:
             return
         self._nudges -= 1.0
         for entry in later:
@@ -191,7 +211,7 @@ class Schedule:
     async def turn(self) -> None:
         """Run every probe that is due, together."""
         self._last_turn = now = self._clock()
-        due = [entry for entry in self.entries if entry.due <= now + entry.every * EARLY_SHARE]
+        due = [entry for entry, moved in self._joining() if entry.due <= now + (moved or entry.every * EARLY_SHARE)]
         self._turn += 1
         pace = self._pace()
         for entry in [entry for entry in due if entry.running]:  # never two reads of one probe at once
@@ -225,6 +245,7 @@ class Schedule:
             back, late = await asyncio.wait(late, timeout=PATIENCE_SECONDS)
             self._late -= back
             results = [task.result() for task in back if not task.cancelled()]
+            self.news = True
             if min(entry.due for entry in self.entries) - self._clock() > SOON_SECONDS:
                 self._tell(results)
             else:
@@ -237,6 +258,7 @@ class Schedule:
         except Exception:  # a defect in judging or telling must not end the measuring; the old report stays
             self.failures += 1
             _log.exception("the report could not be made")
+        self.news = False
 
     async def _read(self, entry: Entry) -> Reading | None:
         """One slot of one probe: whatever happens, it ends here."""
@@ -254,6 +276,7 @@ class Schedule:
             self._miss(entry, "failed", NoData(f"the probe failed: {type(error).__name__}", code=Code.FAILED))
         else:
             entry.outcomes["ok"] += 1
+            self.news = self.news or entry.missed > 0
             entry.last_success, entry.missed = time.time(), 0
             self._history.add(reading)
             if entry.impatient is not None and (wanted := entry.impatient.sooner) is not None:
@@ -266,6 +289,7 @@ class Schedule:
     def _miss(self, entry: Entry, outcome: str, reason: NoData) -> None:
         entry.outcomes[outcome] += 1
         entry.missed += 1
+        self.news = self.news or entry.missed == 1
         self._history.miss(entry.probe.reading_type, entry.probe.target, reason)
         if entry.missed == STALE_SLOTS:
             self.on_stale(entry.probe.reading_type, entry.probe.target)

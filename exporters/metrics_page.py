@@ -1,4 +1,4 @@
-"""The page of all metrics: made once for a report, ready before a scrape comes for it."""
+"""The page of all metrics: made once for each batch of readings, ready before a scrape comes for it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class MetricsPage:
-    """The rendered page, made once for a report; what did not change since the one before is not rendered again.
+    """The rendered page; what did not change since the one before, readings or the report, is not rendered again.
 
-    While somebody scrapes it is made as soon as the report is there (:meth:`renew`), when all that it needs is in the CPU's
-    caches, and a scrape takes what lies ready.
+    While somebody scrapes it is made as soon as readings and report are there (:meth:`renew`), when all that it needs is in the
+    CPU's caches, and a scrape takes what lies ready.
     """
 
     def __init__(
@@ -30,9 +30,9 @@ class MetricsPage:
         self.readings = ReadingCollector(reading_types)
         self._state, self._kinds, self._clock = state, tuple(reading_types), clock
         self._report = ReportCollector(state, self.readings.folded)
-        self._cached: tuple[int, bytes] = (-1, b"")
-        self._small: tuple[int, bytes] = (-1, b"")
+        self._page, self._small = b"", b""
         self._pages: dict[type[Reading], bytes] = {}
+        self._of_report: tuple[int, bytes] = (-1, b"")
         self._asked, self._renewed, self._for_gzip = -math.inf, -math.inf, False
 
     def families(self) -> Iterator[Metric]:
@@ -51,7 +51,7 @@ class MetricsPage:
         return self._made(compressed)
 
     def renew(self) -> None:
-        """Make the page of this report, if it will be asked for."""
+        """Make the page, if it will be asked for."""
         now = self._clock()
         if now - self._asked < SCRAPED_SECONDS and now - self._renewed >= RENEW_SECONDS:
             self._renewed = now
@@ -59,17 +59,17 @@ class MetricsPage:
 
     def _made(self, compressed: bool) -> bytes:
         version = self._version
-        if self._cached[0] != version:
+        if self.readings.changed or self._of_report[0] != version:
+            if self._of_report[0] != version:
+                self._of_report = (version, _text(self._report.collect()))
             for kind in self.readings.changed.intersection(self._kinds):
                 self._pages[kind] = _text(self.readings.families(kind))
             self.readings.changed.clear()
-            page = b"".join(self._pages[kind] for kind in self._kinds)
-            self._cached = (version, page + _text(self._report.collect()))
+            self._page, self._small = b"".join([*(self._pages[kind] for kind in self._kinds), self._of_report[1]]), b""
         if not compressed:
-            return self._cached[1]
-        if self._small[0] != version:
-            self._small = (version, gzip(self._cached[1]))
-        return self._small[1]
+            return self._page
+        self._small = self._small or gzip(self._page)
+        return self._small
 
 
 def gzip(page: bytes) -> bytes:

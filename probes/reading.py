@@ -200,6 +200,11 @@ class Reading:
     unseen: Mapping[str, Unseen] = dataclasses.field(default_factory=lambda: _NOTHING)
 
     @property
+    def urgent(self) -> bool:
+        """Whether it shows by itself what is over before the next one: it is judged at once, in quiet times too (:mod:`agent.calm`)."""
+        return False
+
+    @property
     def blind_spots(self) -> Mapping[str, Unseen]:
         """What of ``unseen`` an operator could wish to see."""
         blind = {name: reason for name, reason in self.unseen.items() if reason.code not in ANSWERS}

@@ -78,7 +78,7 @@ async def serve_until_stopped(config: Config, *, as_json: bool, until_stdin_ends
     notifier = _notifier(config, as_json)
     agent = Agent(config)
     page = MetricsPage(agent.state, READINGS)
-    agent.on_report = _told(notifier, page)
+    agent.on_report, agent.on_slot = notifier.changes, page.renew
     outputs = await _outputs(config, agent, page)
     agent.on_reading, agent.schedule.on_stale = page.readings.observe, page.readings.forget
     agent.lines_dropped, agent.cloud_entries = notifier.dropped, notifier.cloud_entries
@@ -153,14 +153,6 @@ async def _outputs(config: Config, agent: Agent, page: MetricsPage) -> Outputs |
     outputs = await open_outputs(config, page.families)
     agent.on_report, agent.pushed = outputs.after(agent.on_report), outputs.counts
     return outputs
-
-
-def _told(notifier: ChangeNotifier, page: MetricsPage) -> Callable[[Report, Sequence[Change]], None]:
-    def tell(report: Report, changes: Sequence[Change]) -> None:
-        notifier.changes(report, changes)
-        page.renew()
-
-    return tell
 
 
 def _show_on_terminal(notifier: ChangeNotifier, agent: Agent) -> None:

@@ -84,7 +84,7 @@ FIRST_SPIN_SECONDS = 1.0
 EARLY_SECONDS, EARLY_EVERY = 60.0, 5.0
 #: Signs of contention bring the next spin forward, but not closer than this to the last one.
 ODD_SECONDS = 10.0
-#: A spin that waited in the run queue for this share of its time was contended ...
+#: A spin that waited in the run queue for this share of its time (:class:`Outcome`) was contended ...
 WAITED_SHARE = 0.25
 #: ... and a short spin is one throw of the dice: so many more follow when contention seems to begin or to end,
 #: far enough apart that another process's start, which takes the CPUs for seconds, does not meet most of them.
@@ -288,7 +288,7 @@ class Outcome:
 
     ``explained`` says whether the scheduler's own counters, run delay or throttled time, tell of half of the gaps or more; ``throttled``, whether
     throttled time alone does (no where none is counted): run delay grows behind a limit and beside neighbours.  ``waited`` is the share of the
-    time that was spent in the run queue.
+    time that was spent in the run queue; where that is not counted, in gaps that did not stop the spin.
     """
 
     def __init__(
@@ -361,6 +361,8 @@ class Spinner:
         explained = sum(x for x in (window.run_delay, window.throttled) if x == x)
         # Run delay grows while a quota holds the thread too (Linux 6.18): that part is not contention.
         waited = window.run_delay - (window.throttled if window.throttled == window.throttled else 0.0)
+        if waited != waited:
+            waited = window.gap_seconds - (window.longest if window.longest > stop else 0.0)
         half = window.gap_seconds / 2
         return Outcome(
             record, window.longest, wall - window.gap_seconds,

@@ -138,6 +138,11 @@ class CgroupReading(Reading):
     )
     major_faults: float | None = increment("Page faults of the own group that had to read from storage")
 
+    @property
+    def urgent(self) -> bool:
+        """Whether its quota stopped it: the rules about that look at the last 15 s alone."""
+        return any((self.throttled_periods or {}).values())
+
 
 class CgroupProbe:
     """Reads the groups of one process; ``pid`` is "self" or a process of a shared PID namespace."""

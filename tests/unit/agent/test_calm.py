@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from agent.app import Agent
 from agent.calm import AFTER_SECONDS, APART_SECONDS, MOST_TIMES, Calm
 from agent.diagnosis import Engine
 from agent.history import History
@@ -16,6 +18,8 @@ from agent.rules import BY_ID
 from agent.rules.confidence import not_measured
 from agent.rules.rule import Absent, Judgement, Present
 from agent.schedule import JITTER_SHARE
+from agent.settings.schema import Config
+from probes.host.cgroup import CgroupReading
 from tests.unit.agent.test_schedule import Rig
 from tests.unit.builders import FakeClock
 
@@ -86,6 +90,64 @@ def test_the_slot_after_the_first_sign_comes_as_soon_as_was_asked_for() -> None:
     rig.schedule.wake()
     assert rig.schedule.entries[0].due - rig.clock() == pytest.approx(10.0)
     assert probe.asked[-1] == rig.clock()
+
+
+def test_every_other_batch_of_a_quiet_time_waits_and_no_news_does() -> None:
+    clock = FakeClock(0.0)
+    calm = Calm(clock=clock)
+    assert [calm.may_wait(news=False) for _ in range(3)] == [False] * 3, "nothing waits before"
+    clock.advance(AFTER_SECONDS)
+    assert [calm.may_wait(news=False) for _ in range(5)] == [True, False, True, False, True]
+    assert [calm.may_wait(news=news) for news in (True, True, False, True)] == [False, False, True, False]
+    assert calm.may_wait(news=False)
+    calm.note(True)
+    assert [calm.may_wait(news=False) for _ in range(3)] == [False] * 3
+
+
+def test_what_is_asked_for_seldom_comes_with_the_nearest_of_the_others() -> None:
+    rig = Rig()
+    calm = Calm(clock=rig.clock)
+    rig.schedule._apart = calm.apart
+    often, seldom = rig.add(10.0), [rig.add(every) for every in (20.0, 35.0, 60.0)]
+    rig.run(1200.0)
+    assert {at for probe in seldom for at in probe.asked} <= set(often.asked), "no wake-up of its own"
+    for probe, every in zip(seldom, (20.0, 35.0, 60.0), strict=True):
+        steps = [b - a for a, b in itertools.pairwise(probe.asked)]
+        assert max(steps) <= every + (APART_SECONDS / 2 + JITTER_SHARE * every) + 1e-6
+        assert len([at for at in probe.asked if 600.0 < at <= 1200.0]) >= 600.0 / every * 0.85
+
+
+def throttled(**counted: float) -> CgroupReading:
+    return CgroupReading(taken=1.0, throttled_periods=counted)
+
+
+@pytest.mark.parametrize(
+    ("reading", "urgent"),
+    [(throttled(a=0.0), False), (throttled(a=0.0, b=2.0), True), (CgroupReading(taken=1.0), False)],
+)
+def test_a_limit_that_stops_work_is_judged_at_once(reading: CgroupReading, urgent: bool) -> None:
+    assert reading.urgent is urgent
+
+
+def test_in_a_quiet_time_readings_come_as_often_as_else_and_half_of_them_are_judged_with_the_next(tmp_path: Path) -> None:
+    agent = Agent(Config(), root=tmp_path, environ={})
+    clock = FakeClock(1000.0)
+    agent.calm._clock, agent.calm._since = clock, clock()
+    seen: list[str] = []
+    agent.on_reading, agent.on_slot = lambda _: seen.append("reading"), lambda: seen.append("slot")
+    agent.on_report = lambda _report, _changes: seen.append("report")
+
+    def slots(number: int, *, news: bool = False) -> str:
+        seen.clear()
+        for _ in range(number):
+            agent.schedule.news = news
+            agent._after([throttled(a=0.0)])
+        return " ".join(seen)
+
+    assert slots(2) == "reading report slot reading report slot"
+    clock.advance(AFTER_SECONDS)
+    assert slots(4) == "reading slot reading report slot reading slot reading report slot"
+    assert slots(2, news=True) == "reading report slot reading report slot"
 
 
 def test_what_is_seen_and_not_told_yet_is_pending() -> None:

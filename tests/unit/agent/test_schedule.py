@@ -290,6 +290,29 @@ def test_what_comes_late_is_judged_together_but_waits_for_nobody_who_comes_much_
     assert [len(batch) for batch in rig.batches] == [5, 1]
 
 
+def test_news_is_what_came_out_of_turn_or_late_and_what_is_missing_or_back() -> None:
+    rig, told = Rig(), list[bool]()
+    broken = [False]
+
+    def act() -> None:
+        if broken[0]:
+            raise NoData("gone")
+
+    rig.add(10.0, act)
+    rig.schedule._after = lambda _: told.append(rig.schedule.news)
+
+    def slot(*, gone: bool = False, nudged: bool = False) -> None:
+        broken[0] = gone
+        rig.clock.advance(11.0)
+        if nudged:
+            rig.schedule.nudge()
+        asyncio.run(rig.schedule.turn())
+
+    for slot_of in ({}, {"gone": True}, {"gone": True}, {}, {}, {"nudged": True}, {}):
+        slot(**slot_of)
+    assert told == [False, True, False, True, False, True, False]
+
+
 def test_a_probe_that_recovers_is_heard_again() -> None:
     rig = Rig()
     broken = [True]

@@ -125,10 +125,13 @@ def test_the_page_is_rendered_once_for_each_report() -> None:
     state = fixed.state(version=1)
     made = page(state)
     first = made.render()
-    made.readings.observe(fixed.reading(SuspensionReading))
     assert made.render() is first
-    state.snapshot = fixed.snapshot(version=2)
-    assert made.render() != first
+    made.readings.observe(fixed.reading(SuspensionReading))
+    second = made.render()
+    assert second != first, "readings are shown before they are judged"
+    assert made.render() is second
+    state.snapshot = fixed.snapshot(fixed.failing(), version=3)
+    assert made.render() not in {first, second}
 
 
 def test_while_somebody_scrapes_the_page_lies_ready_when_the_report_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

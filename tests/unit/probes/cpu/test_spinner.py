@@ -271,6 +271,25 @@ def test_a_spin_without_a_gap_burns_its_whole_length(
     assert met.burned == pytest.approx(0.02, abs=2 * spinner.CHUNK_SECONDS)
 
 
+@pytest.mark.parametrize(
+    ("counted", "gaps", "waited"),
+    [
+        pytest.param(0.0, {50: 0.008, 90: 0.008}, 0.0, id="run delay is counted, and there was none"),
+        pytest.param(None, {50: 0.008, 90: 0.008}, 0.44, id="not counted: short gaps"),
+        pytest.param(None, {50: 0.008, 90: 0.08}, 0.07, id="not counted: the gap that stopped it is not among them"),
+        pytest.param(None, {}, 0.0, id="not counted: none"),
+    ],
+)
+def test_where_run_delay_is_not_counted_short_gaps_stand_for_it(
+    spin: Callable[..., Outcome], kernel: Kernel, counted: float | None, gaps: dict[int, float], waited: float
+) -> None:
+    if counted is None:
+        (kernel.root / "proc/self/schedstat").unlink(missing_ok=True)
+    else:
+        kernel.run_delay(counted)
+    assert spin(0.02, gaps).waited == pytest.approx(waited, abs=0.02)
+
+
 @pytest.mark.parametrize(("gap", "through"), [(0.0035, True), (0.0045, False)])
 def test_work_that_meets_a_gap_does_not_come_through(
     monkeypatch: pytest.MonkeyPatch, kernel: Kernel, gap: float, through: bool
