@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from agent import __version__
@@ -18,8 +18,6 @@ from agent.app import Agent
 from agent.commands.change_notifier import ChangeNotifier, Form
 from agent.commands.doors import CannotServe, login_of, open_doors
 from agent.commands.exits import UNAVAILABLE, complain
-from agent.diagnosis import Change
-from agent.report import Report
 from agent.settings.load import Config, anybody_told
 from exporters import server
 from exporters.board import in_foreground

@@ -21,6 +21,9 @@ from probes.section import Field, Preset, Section
 #: Time between two spins of each length where the kernel's own counters can be believed, and where not.
 SPIN_EVERY_SEEN = (24.0, 0.0, 0.0, 0.0)
 SPIN_EVERY_BLIND = (15.0, 60.0, 1800.0, 3600.0)
+#: So many times as far apart do they come in quiet times where the counters can be believed: contention that begins brings the next one forward,
+#: and a quota is met by spins of its own.  One is left in each minute at the least, which is what is judged.
+QUIET_TIMES = 1.5
 #: The same in the short time that ``doctor`` has.
 SPIN_EVERY_DOCTOR = (2.5, 6.0, 12.0, 25.0)
 #: What suspicion adds to what is planned: as much again, within this share of one core (7.2 s an hour).  Where counters are blind 0.0016 are planned,
@@ -118,6 +121,7 @@ def _child_settings(context: Context) -> str:
         f"levels={','.join(map(str, settings.spin_seconds))}",
         f"every={','.join(map(str, every))}",
         f"climb={int(blind)}",
+        f"quiet={QUIET_TIMES if every is SPIN_EVERY_SEEN else 1.0}",
         f"root={context.root}",
         f"ticks={int(trust.get('lost_ticks') is not False)}",
     ]

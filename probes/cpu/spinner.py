@@ -70,6 +70,8 @@ MOST_STAT, MOST_CPUS = 65536, 800
 CHUNK_SECONDS = 60e-6
 #: Without a late wake-up for this long only every ``CALM_STEP``-th target is asked.
 CALM_SECONDS, CALM_STEP = 20.0, 2
+#: Without one, and without a change of contention, for this long planned spins come ``Config.quiet`` times as far apart.
+UNDISTURBED_SECONDS = 120.0
 #: Targets after which the sequence starts afresh; bounds the catching up after a long freeze.
 MOST_TARGETS = 10_000
 #: A quota below one core is met by a spin once in this time, so that the knowledge stays fresh.
@@ -128,6 +130,7 @@ class Config:
         #: Whose child this is: asked for by number, because a parent may be gone before it is asked.
         self.parent = int(given.get("parent", "0")) or os.getppid()
         self.climb = given.get("climb", "0") == "1"
+        self.quiet = float(given.get("quiet", "1"))
         self.root = given.get("root", "/")
         self.ticks = given.get("ticks", "1") == "1"
         #: version:stat:quota:period for each level of the cgroup that may be limited
@@ -402,6 +405,7 @@ class Plan:
         self.wanted, self.gathers, self.gathered = 0, 0, -CONFIRM_SECONDS
         self.proofs: list[float] = []
         self.oddities: list[float] = []
+        self.noted = now  # the last late wake-up, or change of contention
 
     def plan_spin(self, at: float, level: int, *, noise: bool = False, crowd: bool = False) -> None:
         """Spin at this level then, out of turn; for mere noise only while there is more than the reserve, and for crowded CPUs from their share."""
@@ -420,6 +424,7 @@ class Plan:
             self.proofs.append(now)
         self.oddities = [t for t in self.oddities if now - t < 5.0][-19:]
         self.oddities.append(now)
+        self.noted = now
         if self.extra is None:
             if late >= 0.012 and explained < late / 2 and now >= self.cooled and len(self.oddities) > 1:
                 self.climbing = True
@@ -477,7 +482,10 @@ class Plan:
     def interval(self, level: int, now: float) -> float:
         """Seconds to the next regular spin of this level, on average."""
         every = self.config.every[level]
-        return every if level or now - self.began >= EARLY_SECONDS else min(every, EARLY_EVERY)
+        if not level and now - self.began < EARLY_SECONDS:
+            return min(every, EARLY_EVERY)
+        quiet = now - self.noted >= UNDISTURBED_SECONDS and not (self.contended or self.level)
+        return every * self.config.quiet if quiet else every
 
     def fill(self, now: float) -> None:
         """Save up what the budget has given since."""
@@ -546,7 +554,7 @@ class Plan:
         """Take the share of a spin that was spent in the run queue: ask again when that changed."""
         contended = waited >= WAITED_SHARE
         if contended != self.contended:
-            self.contended, self.more = contended, MORE_SPINS
+            self.contended, self.more, self.noted = contended, MORE_SPINS, now
         if self.more and self.extra is None:
             self.more -= 1
             self.plan_spin(now + MORE_SECONDS * (0.8 + 0.4 * self.jitter()), 0, crowd=True)

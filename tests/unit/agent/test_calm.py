@@ -129,7 +129,9 @@ def test_a_limit_that_stops_work_is_judged_at_once(reading: CgroupReading, urgen
     assert reading.urgent is urgent
 
 
-def test_in_a_quiet_time_readings_come_as_often_as_else_and_half_of_them_are_judged_with_the_next(tmp_path: Path) -> None:
+def test_in_a_quiet_time_readings_come_as_often_as_else_and_half_of_them_are_judged_with_the_next(
+    tmp_path: Path,
+) -> None:
     agent = Agent(Config(), root=tmp_path, environ={})
     clock = FakeClock(1000.0)
     agent.calm._clock, agent.calm._since = clock, clock()

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.cpu import spinner
+from probes.cpu.registration import QUIET_TIMES, SPIN_EVERY_SEEN
 from probes.cpu.spinner import (
     CONFIRM_TRIES,
     EARLY_EVERY,
@@ -89,6 +90,34 @@ def test_contention_that_flickers_spins_no_more_than_its_share_of_the_budget() -
     planned = driver.plan.config.levels[0] / 24.0 * hour
     share = spinner.CROWD_TOKENS + spinner.CROWD_SHARE * 0.001 * hour
     assert 0.9 * (planned + share) < spun * driver.plan.config.levels[0] <= 1.05 * (planned + share)
+
+
+def planned_in_ten_minutes(driver: Driver, *, late_each: float = 0.0) -> int:
+    count, end, late = 0, driver.now + 600.0, driver.now
+    while driver.now < end:
+        if driver.next(1.0) is not None:
+            driver.meets(0)
+            count += 1
+        if late_each and driver.now - late >= late_each:
+            late = driver.now
+            driver.plan.beat(late, 0.006, 0.006)
+    return count
+
+
+@pytest.mark.parametrize(
+    ("line", "late_each", "apart"),
+    [
+        (f"quiet={QUIET_TIMES}", 0.0, 24.0 * QUIET_TIMES),
+        (f"quiet={QUIET_TIMES}", spinner.UNDISTURBED_SECONDS / 2, 24.0),
+        ("", 0.0, 24.0),
+    ],
+    ids=["quiet", "a late wake-up each minute", "as the settings ask"],
+)
+def test_planned_spins_are_rarer_in_quiet_times(line: str, late_each: float, apart: float) -> None:
+    driver = Driver(f"budget=0.001;every=24,0,0,0;{line}")
+    assert SPIN_EVERY_SEEN[0] * QUIET_TIMES * 1.25 < 60.0, "one a minute is judged at the least"
+    planned_in_ten_minutes(driver, late_each=late_each)
+    assert planned_in_ten_minutes(driver, late_each=late_each) == pytest.approx(600.0 / apart, abs=2)
 
 
 LONG, SHORT = spinner.CROWDED_SECONDS, spinner.CROWDED_SECONDS / 2
