@@ -27,6 +27,7 @@ __all__ = [
     "held_beside_bursts",
     "limit_cores",
     "releases",
+    "stopped_off_the_clock",
     "uncounted_limit",
 ]
 
@@ -103,6 +104,13 @@ def _shown_until(
 
 
 _then = remembered(128)(_shown_until)  # what a minute of the past shows does not change
+
+
+@once
+def stopped_off_the_clock(history: History) -> bool:
+    """Whether bursts were stopped often enough to say that no limit of a usual period stopped them: at any phase of it."""
+    _, bursts = _ends(history.window(SuspensionReading, SPAN))
+    return len(bursts) >= LEAST_ENDS and met_no_limit(bursts, _periods(history))
 
 
 def ends_of(window: Window, least: float = STOP_GAP_SECONDS) -> Iterator[End]:

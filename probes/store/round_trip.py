@@ -158,6 +158,16 @@ class Arrivals:
                     return max(at, earliest)
         return None
 
+    def lie_unread(self) -> bool:
+        """Whether there is something to read now: bytes, or the end of the stream."""
+        try:
+            self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:  # whoever reads is told
+            return True
+        return True
+
     def least_rtt(self) -> float:
         """The smallest round trip that the kernel saw (tcp_info min_rtt), seconds; 0.0 where it does not say."""
         return self._info().min_rtt_seconds or 0.0

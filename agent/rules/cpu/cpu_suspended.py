@@ -18,7 +18,7 @@ from agent.rules.cpu import cpu_contended
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import place
 from agent.views.attribution import attribute, digest
-from agent.views.comb import LEAST_ENDS, ends_of, releases
+from agent.views.comb import LEAST_ENDS, ends_of, releases, stopped_off_the_clock
 from agent.views.comb_clock import GAP_SHARE, End
 from agent.views.comb_fit import PERIODS, at_one_phase
 from agent.views.cpu import SpinView, cpu_breakdown, spin_view
@@ -104,8 +104,8 @@ def _judge(history: History) -> Judgement:
         return Absent("the gaps end on the clock of a CPU limit: see cpu_quota_throttled", tuple(evidence))
     if short is not None:
         text = (
-            f"a burst of work lost {short:.0%} of its time in gaps below {STOP_GAP_SECONDS * 1000:.0f} ms: too short, and off "
-            "the clock, for a CPU limit, so other work on these CPUs"
+            f"a burst of work lost {short:.0%} of its time in gaps below {GAP.value * 1000:.0f} ms that end on no CPU limit's "
+            "clock: other work on these CPUs"
         )
         evidence.insert(0, Evidence(text, short, "ratio"))
     elif seen.ends < LEAST_ENDS:
@@ -135,21 +135,24 @@ def _judge(history: History) -> Judgement:
 def _in_short_gaps(history: History) -> float | None:
     """The share of time that the latest busy-loop probes lost in short gaps, where that convicts; else None.
 
-    Gaps that may be those of a limit with a short period, because they end at one phase of it, convict nobody, nor do a few.
+    Gaps that may be those of a limit, because they end at one phase of a period or are too few to say, convict nobody.
     """
     if place.cannot_count(history, "run_delay") is None:
         return None
     spins = spin_view(history, SHORT_SPAN, int(cpu_contended.RECENT.value)).spins
     if len(spins) < cpu_contended.RECENT.value:
         return None
-    lost = [(w, *_short_gaps(w)) for w in spins]
+    off_the_clock = stopped_off_the_clock(history)
+    longest = GAP.value if off_the_clock else STOP_GAP_SECONDS
+    lost = [(w, *_short_gaps(w, longest)) for w in spins]
     waited = [w for w, gone, wall in lost if gone >= EACH.value * wall]
     share = sum(gone for _, gone, _ in lost) / sum(wall for *_, wall in lost)
     if len(waited) < cpu_contended.LEAST.value or waited[-1].start - waited[0].start < cpu_contended.SPREAD.value:
         return None
-    ends = [end for w in spins for end in ends_of(w, 0.0) if end.length < STOP_GAP_SECONDS]
+    ends = [end for w in spins for end in ends_of(w, 0.0) if end.length < longest]
     clock = any(_on_a_clock(ends, period) for period in SHORT_PERIODS)
-    return share if share >= SHORT.value and len(ends) >= LEAST_ENDS and not clock else None
+    enough = off_the_clock or len(ends) >= LEAST_ENDS
+    return share if share >= SHORT.value and enough and not clock else None
 
 
 def _on_a_clock(ends: Sequence[End], period: float) -> bool:
@@ -159,9 +162,9 @@ def _on_a_clock(ends: Sequence[End], period: float) -> bool:
     return most and at_one_phase([end.at for end in own], period)
 
 
-def _short_gaps(window: Window) -> tuple[float, float]:
-    """Seconds of a burst's gaps that did not stop it and that no counter explains, and of its time without the gap that did."""
-    stop = window.longest if window.longest >= STOP_GAP_SECONDS else 0.0
+def _short_gaps(window: Window, longest: float) -> tuple[float, float]:
+    """Seconds of a burst's gaps below ``longest`` that no counter explains, and of its time without the one above, which stopped it."""
+    stop = window.longest if window.longest >= longest else 0.0
     unexplained = attribute(window).unknown / window.gap_seconds if window.gap_seconds else 0.0
     return (window.gap_seconds - stop) * unexplained, window.end - window.start - stop
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import time
 
@@ -145,6 +146,22 @@ def test_an_empty_socket_has_no_arrival(pair: tuple[socket.socket, socket.socket
     with client, peer:
         arrivals = Arrivals(client.fileno())
         assert arrivals.first(time.monotonic()) is None
+        arrivals.close()
+
+
+def test_what_lies_unread_is_seen_and_left_there_and_so_is_the_end(pair: tuple[socket.socket, socket.socket]) -> None:
+    client, peer = pair
+    with client, peer:
+        arrivals = Arrivals(client.fileno())
+        assert not arrivals.lie_unread()
+        peer.sendall(b"reply")
+        assert select.select([client], [], [], 5)[0]
+        assert arrivals.lie_unread()
+        assert client.recv(100) == b"reply"
+        assert not arrivals.lie_unread()
+        peer.shutdown(socket.SHUT_WR)
+        assert select.select([client], [], [], 5)[0]
+        assert arrivals.lie_unread(), "who reads now is told of the end"
         arrivals.close()
 
 

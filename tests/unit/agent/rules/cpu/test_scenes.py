@@ -282,6 +282,28 @@ def test_many_short_gaps_convict_where_no_counter_would_tell(
     assert answer(judgement) == expected, judgement
 
 
+STOPPED = spin(burn=0.004, gaps=[0.02], cause=HIDDEN)
+
+
+@pytest.mark.parametrize(
+    ("number", "apart", "expected"),
+    [
+        pytest.param(7, 5.037, "present", id="stopped at any moment of the period"),
+        pytest.param(5, 5.037, "absent", id="too few to say"),
+        pytest.param(7, 5.0, "absent", id="at one phase: a limit"),
+    ],
+)
+def test_bursts_that_gaps_of_a_turn_or_two_stopped_convict_where_they_are_on_no_clock(
+    number: int, apart: float, expected: Answer
+) -> None:
+    scene = Scene(trust=NONE_COUNTS, sandbox="gvisor").run(60, spins=None, cause=HIDDEN)
+    began = scene.clock() - 40.0
+    burst = STOPPED._replace(ends=((0.024, 0.02),))
+    scene.slot([at(began + n * apart, burst) for n in range(number)])
+    judgement = judge("cpu_suspended", scene)
+    assert answer(judgement) == expected, judgement
+
+
 def test_a_heartbeat_is_never_limit_shaped() -> None:
     scene = gvisor()
     for _ in range(4):
