@@ -110,6 +110,7 @@ CLIMB_AGAIN_SECONDS, MOST_TIMES = 60.0, 8
 #: What crowded CPUs ask for has this share of the budget, and so much saved up, three changes' spins: beside neighbours they change all the time.
 CROWD_SHARE, CROWD_TOKENS = 0.25, 0.2
 #: What it has at the start: the noise of a start may ask for spins, and six gaps at half a core take a third of a second.
+#: Where counters are blind it is all that may be saved up: the ladder is climbed first, for half a second, and what it finds must be followed.
 START_TOKENS = 0.6
 GOLDEN = 0.6180339887498949
 NAN = float("nan")
@@ -379,7 +380,8 @@ class Plan:
     def __init__(self, config: Config, now: float) -> None:
         self.config = config
         self.began = now
-        self.tokens, self.crowd_tokens, self.filled = START_TOKENS, CROWD_TOKENS, now
+        self.tokens = MOST_TOKENS if config.climb else START_TOKENS
+        self.crowd_tokens, self.filled = CROWD_TOKENS, now
         self.next_check = now
         self.skipped = 0
         self.level = 0  # the level that found a gap last: kept until that level comes back clean
