@@ -214,10 +214,8 @@ def limit_cores(comb: Comb, spins: Sequence[Window]) -> float | None:
         return None
     burned = []
     for window in spins:
-        if not window.ends or window.longest < LATE_SECONDS:
-            continue
-        end, length = window.ends[-1]
-        if not comb.holds(end):
+        end, length = window.ends[-1] if window.ends else (0.0, 0.0)
+        if length < comb.shortest or not comb.holds(end):  # a shorter one is there by chance
             continue
         stop = end - length
         release = stop - (stop - comb.phase) % comb.period
