@@ -21,7 +21,7 @@ from agent.views.attribution import attribute, digest
 from agent.views.comb import LEAST_ENDS, ends_of, releases, stopped_off_the_clock
 from agent.views.comb_clock import GAP_SHARE, End
 from agent.views.comb_fit import PERIODS, at_one_phase
-from agent.views.cpu import SpinView, cpu_breakdown, spin_view
+from agent.views.cpu import cpu_breakdown, spin_view
 from agent.views.stalled import UNKNOWN
 from probes.cpu.spinner import STOP_GAP_SECONDS
 from probes.cpu.suspension import SuspensionReading, Window
@@ -97,9 +97,11 @@ def _judge(history: History) -> Judgement:
     by_large = by_beat or len(spins) >= 2
     seen = releases(history)
     why = [no.because for name in ("cgroup_throttled", "run_delay") if (no := place.cannot_count(history, name))]
-    short = _in_short_gaps(history) if seen.comb is None else None
+    bursts = [] if place.cannot_count(history, "run_delay") is None else _recent(history)
+    short = _in_short_gaps(history, bursts) if seen.comb is None else None
     if not by_large and short is None:
-        return _not_convicted(share, view, felt_large=bool(windows), blind=bool(why), evidence=tuple(evidence))
+        felt, lost = bool(view.spins or windows), _lost(bursts, GAP.value)
+        return _not_convicted(share, lost, felt=felt, blind=bool(why), evidence=tuple(evidence))
     if seen.comb is not None:
         return Absent("the gaps end on the clock of a CPU limit: see cpu_quota_throttled", tuple(evidence))
     if short is not None:
@@ -132,27 +134,38 @@ def _judge(history: History) -> Judgement:
     )
 
 
-def _in_short_gaps(history: History) -> float | None:
-    """The share of time that the latest busy-loop probes lost in short gaps, where that convicts; else None.
+def _recent(history: History) -> Sequence[Window]:
+    """The latest busy-loop probes; none while there are too few to say what a burst of work loses."""
+    spins = spin_view(history, SHORT_SPAN, int(cpu_contended.RECENT.value)).spins
+    return spins if len(spins) >= cpu_contended.RECENT.value else ()
+
+
+def _in_short_gaps(history: History, bursts: Sequence[Window]) -> float | None:
+    """The share of their time that these lost in short gaps, where that convicts; else None.
 
     Gaps that may be those of a limit, because they end at one phase of a period or are too few to say, convict nobody.
     """
-    if place.cannot_count(history, "run_delay") is None:
-        return None
-    spins = spin_view(history, SHORT_SPAN, int(cpu_contended.RECENT.value)).spins
-    if len(spins) < cpu_contended.RECENT.value:
-        return None
     off_the_clock = stopped_off_the_clock(history)
     longest = GAP.value if off_the_clock else STOP_GAP_SECONDS
-    lost = [(w, *_short_gaps(w, longest)) for w in spins]
-    waited = [w for w, gone, wall in lost if gone >= EACH.value * wall]
-    share = sum(gone for _, gone, _ in lost) / sum(wall for *_, wall in lost)
+    waited = [w for w in bursts if _lost([w], longest) >= EACH.value]
     if len(waited) < cpu_contended.LEAST.value or waited[-1].start - waited[0].start < cpu_contended.SPREAD.value:
         return None
-    ends = [end for w in spins for end in ends_of(w, 0.0) if end.length < longest]
+    ends = [end for w in bursts for end in ends_of(w, 0.0) if end.length < longest]
     clock = any(_on_a_clock(ends, period) for period in SHORT_PERIODS)
     enough = off_the_clock or len(ends) >= LEAST_ENDS
+    share = _lost(bursts, longest)
     return share if share >= SHORT.value and enough and not clock else None
+
+
+def _lost(bursts: Sequence[Window], longest: float) -> float:
+    """The share of the time of these that went in gaps below ``longest`` that no counter explains; a longer one is left out, with its time."""
+    gone = wall = 0.0
+    for window in bursts:
+        stop = window.longest if window.longest >= longest else 0.0
+        unexplained = attribute(window).unknown / window.gap_seconds if window.gap_seconds else 0.0
+        gone += (window.gap_seconds - stop) * unexplained
+        wall += window.end - window.start - stop
+    return gone / wall if wall else 0.0
 
 
 def _on_a_clock(ends: Sequence[End], period: float) -> bool:
@@ -162,26 +175,20 @@ def _on_a_clock(ends: Sequence[End], period: float) -> bool:
     return most and at_one_phase([end.at for end in own], period)
 
 
-def _short_gaps(window: Window, longest: float) -> tuple[float, float]:
-    """Seconds of a burst's gaps below ``longest`` that no counter explains, and of its time without the one above, which stopped it."""
-    stop = window.longest if window.longest >= longest else 0.0
-    unexplained = attribute(window).unknown / window.gap_seconds if window.gap_seconds else 0.0
-    return (window.gap_seconds - stop) * unexplained, window.end - window.start - stop
-
-
 def _not_convicted(
-    share: float, view: SpinView, *, felt_large: bool, blind: bool, evidence: tuple[Evidence, ...]
+    share: float, lost: float, *, felt: bool, blind: bool, evidence: tuple[Evidence, ...]
 ) -> Judgement:
     """Too little to convict: absent when something was tried and nothing is left unexplained."""
-    if not view.spins and not felt_large:
+    if not felt:
         return Unknown(
             "no burst of CPU has been tried yet, and a heartbeat does not feel the limit of an idle container",
             "wait for the next busy-loop probes, or make suspension.spin_every_seconds shorter",
             Code.NOT_YET,
         )
-    if blind and share >= SHARE.value:
+    if blind and (share >= SHARE.value or lost >= SHORT.value):
+        whose = f"ready work was held {share:.0%}" if share >= SHARE.value else f"a burst of work lost {lost:.0%}"
         return Unknown(
-            f"ready work was held {share:.0%} of the time in gaps below {GAP.value * 1000:.0f} ms: a mild limit and "
+            f"{whose} of the time in gaps below {GAP.value * 1000:.0f} ms: a mild limit and "
             "other work on the CPUs cannot be distinguished where run delay is not counted",
             "check the host's cpu.stat and run queue",
             Code.CANNOT_COUNT,
