@@ -54,7 +54,7 @@ OFF_THE_CLOCK = not_measured(
 )
 SEVERE = Threshold("time in which ready work is held, critical from", 0.5, "ratio", "more time held than running")
 SHORT = Threshold(
-    "time of the latest busy-loop probes that went in gaps too short for a limit's, at least",
+    "time of the latest busy-loop probes that went in gaps below that which end on no limit's clock, at least",
     cpu_contended.SHARE.value,
     "ratio",
     "as much as convicts where run delay is counted: a busy thread loses a quarter of its speed",
@@ -100,7 +100,7 @@ def _judge(history: History) -> Judgement:
     bursts = [] if place.cannot_count(history, "run_delay") is None else _recent(history)
     short = _in_short_gaps(history, bursts) if seen.comb is None else None
     if not by_large and short is None:
-        felt, lost = bool(view.spins or windows), _lost(bursts, GAP.value)
+        felt, lost = bool(view.spins or windows), _lost(bursts, GAP.value) if seen.comb is None else 0.0
         return _not_convicted(share, lost, felt=felt, blind=bool(why), evidence=tuple(evidence))
     if seen.comb is not None:
         return Absent("the gaps end on the clock of a CPU limit: see cpu_quota_throttled", tuple(evidence))
