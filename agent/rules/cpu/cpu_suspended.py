@@ -175,9 +175,7 @@ def _on_a_clock(ends: Sequence[End], period: float) -> bool:
     return most and at_one_phase([end.at for end in own], period)
 
 
-def _not_convicted(
-    share: float, lost: float, *, felt: bool, blind: bool, evidence: tuple[Evidence, ...]
-) -> Judgement:
+def _not_convicted(share: float, lost: float, *, felt: bool, blind: bool, evidence: tuple[Evidence, ...]) -> Judgement:
     """Too little to convict: absent when something was tried and nothing is left unexplained."""
     if not felt:
         return Unknown(

@@ -134,7 +134,9 @@ def test_the_size_of_the_limit_is_what_a_burst_got_from_a_release_to_the_next_st
         window = spin(start, burn=stop - start, gaps=[end - stop])
         spins.append(window._replace(ends=((end, end - stop),)))
     neighbours = spin(released - 0.9 * period, burn=0.9 * period - 0.005, gaps=[0.005])
-    spins += [neighbours._replace(ends=((released, 0.005),))] * 4  # a short gap that ends there by chance stopped nothing
+    spins += [
+        neighbours._replace(ends=((released, 0.005),))
+    ] * 4  # a short gap that ends there by chance stopped nothing
     found = find(on_comb(20, period)).comb
     assert found is not None
     assert limit_cores(found, spins) == pytest.approx(cores, rel=0.1)
