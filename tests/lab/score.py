@@ -216,6 +216,8 @@ def _due(
         return "miss", f"found after {found[0] - onset:.0f} s, and dropped before the stall ended"
     if expected != "lasting" and record.marks["end"] > lift + TOGETHER_SECONDS:
         end = next(end for begin, end in present if end >= lift)
+        if end == float("inf") and _state(record, "end", rule) in {"absent", "unknown"}:
+            end = record.marks["end"]  # its line was not heard; the report is of then
         if end == float("inf"):
             if crowded or (expected == "eases" and _severity(record, "end", rule) == "info"):
                 return "hit", ""

@@ -97,6 +97,15 @@ def test_a_limit_that_stays_may_remain_as_a_remark_only(severity: str, outcome: 
     assert score(scenario(expected="eases"), run).outcomes[RULE] == outcome
 
 
+@pytest.mark.parametrize(
+    ("place", "outcome"), [("ruled_out", "hit"), ("unknown", "hit"), ("findings", "false alarm"), ("", "false alarm")]
+)
+def test_what_the_report_at_the_end_says_is_so_where_its_line_was_not_heard(place: str, outcome: str) -> None:
+    run = record((12.0, "present"), lift="present")
+    run.reports["end"] = {place: [{"rule": RULE, "because": "so it was", "severity": "warning"}]}
+    assert score(scenario(), run).outcomes[RULE] == outcome
+
+
 @pytest.mark.parametrize(("severity", "outcome"), [("info", "right"), ("warning", "false alarm"), ("", "false alarm")])
 def test_a_limit_that_nobody_is_slow_for_may_be_a_remark(severity: str, outcome: str) -> None:
     run = record((12.0, "present"), lift="present")
