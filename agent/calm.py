@@ -8,7 +8,7 @@ seconds as well.  The first sign of anything brings the next slot forward, and w
 
 To judge costs five times what a reading does, so in a quiet time every other batch of readings waits for the next one: none is lost, and
 the page of all metrics has them at once.  What is news is judged at once: whatever came out of turn, late, or not at all, or shows a limit at
-work by itself (``Reading.urgent``).  So a finding may come twenty seconds later after a quiet time, and one that three readings must show, thirty.
+work or a slow database by itself (``Reading.urgent``).  So a finding may come twenty seconds later after a quiet time, and one that three readings must show, thirty.
 """
 
 from __future__ import annotations

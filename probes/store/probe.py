@@ -27,6 +27,9 @@ MOST_PAUSE_SECONDS = 15.0
 #: Where it is the agent that is not let in: that is not told as an outage, and the server writes each try down.
 MOST_OWN_PAUSE_SECONDS = 300.0
 
+#: A round trip from which a slot is judged at once: felt by people, and longer than the way to another continent's database and back.
+SLOW_SECONDS = 0.25
+
 NO_RTT = Unseen("the kernel measures no round trip on this connection", Code.CANNOT_COUNT)
 
 
@@ -68,6 +71,11 @@ class StoreReading(Reading):
     because: str = ""
     """Why there was no answer, and what to do: sentences for people, without any credential."""
     remedy: str = ""
+
+    @property
+    def urgent(self) -> bool:
+        """Whether it was not answered, or slowly."""
+        return self.up is False or any(seconds >= SLOW_SECONDS for seconds in (self.round_trip_seconds or {}).values())
 
 
 S = TypeVar("S", bound=StoreReading)

@@ -20,6 +20,7 @@ from agent.rules.rule import Absent, Judgement, Present
 from agent.schedule import JITTER_SHARE
 from agent.settings.schema import Config
 from probes.host.cgroup import CgroupReading
+from probes.postgres.probe import PostgresReading
 from tests.unit.agent.test_schedule import Rig
 from tests.unit.builders import FakeClock
 
@@ -127,6 +128,16 @@ def throttled(**counted: float) -> CgroupReading:
 )
 def test_a_limit_that_stops_work_is_judged_at_once(reading: CgroupReading, urgent: bool) -> None:
     assert reading.urgent is urgent
+
+
+@pytest.mark.parametrize(
+    ("up", "seconds", "urgent"), [(True, 0.04, False), (True, 0.4, True), (False, None, True), (None, None, False)]
+)
+def test_a_database_that_is_slow_or_silent_is_judged_at_once(
+    up: bool | None, seconds: float | None, urgent: bool
+) -> None:
+    trips = None if seconds is None else {"short": 0.001, "wait": seconds}
+    assert PostgresReading(taken=1.0, up=up, round_trip_seconds=trips).urgent is urgent
 
 
 def test_in_a_quiet_time_readings_come_as_often_as_else_and_half_of_them_are_judged_with_the_next(
