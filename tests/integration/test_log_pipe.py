@@ -144,7 +144,8 @@ def test_a_slow_reader_leaves_it_full_most_of_the_time(stack: ExitStack) -> None
         looks.append(writer.read())
         time.sleep(0.013)
     assert sum(bool(look.full and look.full["stdout"]) for look in looks) > len(looks) / 2
-    assert any(look.blocked and look.blocked["stdout"] for look in looks)
+    # Where a thread was just waking it is not known, and not told.
+    assert any((look.blocked or {}).get("stdout") for look in looks)
 
 
 def test_a_reader_that_is_stopped_is_as_one_that_stands_still_and_can_go_on(stack: ExitStack) -> None:
