@@ -19,10 +19,11 @@ from agent.calm import Calm
 from agent.cost import Cost
 from agent.diagnosis import Change, Engine
 from agent.history import History
+from agent.pulse import Pulse
 from agent.report import AgentSelf, Report
 from agent.rules import RULES
 from agent.rules.rule import Rule
-from agent.schedule import Pulse, Schedule
+from agent.schedule import Schedule
 from agent.settings.load import Config
 from agent.snapshot import SlotCount, Snapshot, State
 from probes import planned

@@ -3,9 +3,7 @@
 A probe that has seen a change brings the slots forward (:meth:`Schedule.nudge`), so they can be rare.  Deadlines are
 absolute and monotonic; a slot that was missed is counted and skipped, never caught up, so a suspended
 agent does not wake to a burst of its own making.  Slots that fall close together run in one wake-up, and those of probes that come
-seldom in the nearest of the others'; a probe that is slow reports when it is back, and the others do not wait for it.  One second apart, a *pulse* notes that
-the loop is alive: it is the witness by which the suspension probe tells a frozen instance from a stopped child, and its
-lateness is exported.
+seldom in the nearest of the others'; a probe that is slow reports when it is back, and the others do not wait for it.
 """
 
 from __future__ import annotations
@@ -14,8 +12,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from bisect import bisect_left
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import field
 from typing import Any
@@ -26,7 +22,6 @@ from probes.record import dataclass
 
 _log = logging.getLogger("stallscope.schedule")
 
-PULSE_SECONDS = 0.9
 #: Slots this much ahead of their time, as a share of their interval, join a wake-up that happens anyway.
 EARLY_SHARE = 0.2
 #: What comes so many times as seldom as the most frequent slot joins the nearest wake-up of that one, early or late.
@@ -49,46 +44,6 @@ _GOLDEN = 0.6180339887498949
 STALE_SLOTS = 3
 
 OUTCOMES = ("ok", "no_data", "failed", "timeout", "skipped")
-
-
-class Pulse:
-    """When the loop was seen running: bounded, and cheap to ask."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._seen: deque[float] = deque(maxlen=256)
-        self.lateness_seconds = 0.0
-        #: Called at each beat.
-        self.also: Sequence[Callable[[], None]] = ()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def note(self) -> None:
-        """The loop runs now."""
-        self._seen.append(self._clock())
-
-    def ran_between(self, start: float, end: float) -> bool:
-        """Whether the loop was seen running strictly between two monotonic instants."""
-        seen = list(self._seen)
-        at = bisect_left(seen, start)
-        return at < len(seen) and seen[at] < end
-
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Beat until :meth:`stop`: a bare timer, since a task that sleeps costs three times as much."""
-        before = self._clock()
-
-        def beat() -> None:
-            self.lateness_seconds = max(0.0, self._clock() - before - PULSE_SECONDS)
-            self.note()
-            self.start(loop)
-            for each in self.also:
-                each()
-
-        self._timer = loop.call_later(PULSE_SECONDS, beat)
-
-    def stop(self) -> None:
-        """Beat no more."""
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 @dataclass(slots=True)
