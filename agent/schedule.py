@@ -201,7 +201,7 @@ class Schedule:
             self._late -= back
             results = [task.result() for task in back if not task.cancelled()]
             self.news = True
-            if min(entry.due for entry in self.entries) - self._clock() > SOON_SECONDS:
+            if self._next_wake_up() - self._clock() > SOON_SECONDS:
                 self._tell(results)
             else:
                 self._untold += results

@@ -287,6 +287,30 @@ def test_what_comes_late_is_judged_together_but_waits_for_nobody_who_comes_much_
     assert [len(batch) for batch in rig.batches] == [5, 1]
 
 
+def test_what_comes_late_does_not_wait_for_a_slot_that_is_due_and_joins_a_later_wake_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agent.schedule.PATIENCE_SECONDS", 0.01)
+    rig, go_on = Rig(), asyncio.Event()
+    slow = rig.add(10.0)
+    rig.add(60.0, target="seldom")
+
+    async def read() -> SuspensionReading:
+        await go_on.wait()
+        return suspension(rig.clock())
+
+    async def scene() -> None:
+        monkeypatch.setattr(slow, "read", read)
+        await rig.schedule.turn()
+        rig.batches.clear()
+        rig.schedule.entries[1].due = rig.clock() + 1.0
+        go_on.set()
+        await asyncio.gather(*rig.schedule._followers)
+
+    asyncio.run(scene())
+    assert [len(batch) for batch in rig.batches] == [1]
+
+
 def test_news_is_what_came_out_of_turn_or_late_and_what_is_missing_or_back() -> None:
     rig, told = Rig(), list[bool]()
     broken = [False]
