@@ -59,9 +59,10 @@ class MetricsPage:
 
     def _made(self, compressed: bool) -> bytes:
         version = self._version
-        if self.readings.changed or self._of_report[0] != version:
-            if self._of_report[0] != version:
-                self._of_report = (version, _text(self._report.collect()))
+        another = self._of_report[0] != version
+        if another:
+            self._of_report = (version, _text(self._report.collect()))
+        if another or self.readings.changed:
             for kind in self.readings.changed.intersection(self._kinds):
                 self._pages[kind] = _text(self.readings.families(kind))
             self.readings.changed.clear()

@@ -97,10 +97,10 @@ def _judge(history: History) -> Judgement:
     by_large = by_beat or len(spins) >= 2
     seen = releases(history)
     why = [no.because for name in ("cgroup_throttled", "run_delay") if (no := place.cannot_count(history, name))]
-    bursts = [] if place.cannot_count(history, "run_delay") is None else _recent(history)
-    short = _in_short_gaps(history, bursts) if seen.comb is None else None
+    bursts = _untold(history) if seen.comb is None else ()
+    short = _in_short_gaps(history, bursts) if bursts else None
     if not by_large and short is None:
-        felt, lost = bool(view.spins or windows), _lost(bursts, GAP.value) if seen.comb is None else 0.0
+        felt, lost = bool(view.spins or windows), _lost(bursts, GAP.value)
         return _not_convicted(share, lost, felt=felt, blind=bool(why), evidence=tuple(evidence))
     if seen.comb is not None:
         return Absent("the gaps end on the clock of a CPU limit: see cpu_quota_throttled", tuple(evidence))
@@ -134,8 +134,10 @@ def _judge(history: History) -> Judgement:
     )
 
 
-def _recent(history: History) -> Sequence[Window]:
-    """The latest busy-loop probes; none while there are too few to say what a burst of work loses."""
+def _untold(history: History) -> Sequence[Window]:
+    """The latest busy-loop probes where run delay does not tell what they lost; none while there are too few to say what a burst of work loses."""
+    if place.cannot_count(history, "run_delay") is None:
+        return ()
     spins = spin_view(history, SHORT_SPAN, int(cpu_contended.RECENT.value)).spins
     return spins if len(spins) >= cpu_contended.RECENT.value else ()
 

@@ -121,7 +121,7 @@ def test_before_the_first_report_the_page_is_there_and_counters_stand_at_zero() 
     assert value(text, "stallscope_suspension_gap_seconds_count") == 0.0
 
 
-def test_the_page_is_rendered_once_for_each_report() -> None:
+def test_the_page_is_rendered_once_for_each_batch_of_readings_and_each_report() -> None:
     state = fixed.state(version=1)
     made = page(state)
     first = made.render()
