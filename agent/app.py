@@ -12,10 +12,11 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from pathlib import Path
 
 from agent import __version__
-from agent.calm import Calm
+from agent.calm import SMALL_CORES, Calm
 from agent.cost import Cost
 from agent.diagnosis import Change, Engine
 from agent.history import History
@@ -27,6 +28,7 @@ from agent.schedule import Schedule
 from agent.settings.load import Config
 from agent.snapshot import SlotCount, Snapshot, State
 from probes import planned
+from probes.host.cgroup import CgroupReading
 from probes.host.platform import PlatformReading
 from probes.reading import Probe, Reading
 from probes.registration import Context, Starting
@@ -123,16 +125,21 @@ class Agent:
             self.on_reading(reading)
         if more := self._add_due():
             self.engine.watch(self._rules())
-        news = more or self.schedule.news or any(reading.urgent for reading in readings)
+        news = more or self.schedule.news or (not self.calm.harmed and any(reading.urgent for reading in readings))
         if not self.calm.may_wait(news=news):
             self.publish()
         self.on_slot()
 
     def _judge_calm(self, report: Report) -> None:
         before = self.calm.times
-        self.calm.note(self.engine.pending or any(finding.severity != "info" for finding in report.findings))
+        harms = frozenset((found.rule, found.severity) for found in report.findings if found.severity != "info")
+        self.calm.note(harms, pending=self.engine.pending, sparing=self._limit_is_small())
         if self.calm.times < before:
             self.schedule.wake()
+
+    def _limit_is_small(self) -> bool:
+        own = self.history.latest(CgroupReading)
+        return min(((own and own.limit_cores) or {}).values(), default=inf) <= SMALL_CORES
 
     def publish(self) -> Report:
         """Judge the history now and swap the new report in."""

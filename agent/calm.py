@@ -6,6 +6,9 @@ that harms, or one that is about to be told, slots come up to ``MOST_TIMES`` as 
 seconds as well.  The first sign of anything brings the next slot forward, and what the measuring child feels does so at once
 (:meth:`agent.schedule.Schedule.nudge`).
 
+What is found and stays as it is makes no quiet time: people wait for its end.  But in a CPU limit of ``SMALL_CORES`` or less the agent would be part of
+the harm: there it does, as long as no other finding comes, none goes, and none gets worse.
+
 To judge costs five times what a reading does, so in a quiet time every other batch of readings waits for the next one: none is lost, and
 the page of all metrics has them at once.  What is news is judged at once: whatever came out of turn, late, or not at all, or shows a limit at
 work or a slow database by itself (``Reading.urgent``).  So a finding may come twenty seconds later after a quiet time, and one that three readings must show, thirty.
@@ -19,6 +22,8 @@ from collections.abc import Callable
 AFTER_SECONDS = 120.0
 MOST_TIMES = 1.5
 APART_SECONDS = 15.0
+#: What an agent takes where something is found, 6 to 8 CPU-s/h (docs/evidence/bench.md), is 2 % of a limit of this size.
+SMALL_CORES = 0.1
 
 
 class Calm:
@@ -28,16 +33,24 @@ class Calm:
         self._times, self._clock = times, clock
         self._since = clock()
         self._waiting = False
+        self._harms: frozenset[object] = frozenset()
 
     def may_wait(self, *, news: bool) -> bool:
         """Whether a batch of readings need not be judged before the next one comes: every other one of a quiet time, unless it is ``news``."""
         self._waiting = not (self._waiting or news) and self.times > 1.0
         return self._waiting
 
-    def note(self, uneasy: bool) -> None:
-        """What the latest report has: whether something harms, or is about to be told."""
-        if uneasy:
+    @property
+    def harmed(self) -> bool:
+        """Whether the latest report has something that harms: what shows it again is no news."""
+        return bool(self._harms)
+
+    def note(self, harms: frozenset[object], *, pending: bool = False, sparing: bool = False) -> None:
+        """What the latest report has: whatever harms, and whether something is about to be told.  ``sparing``: the same harm again is no reason."""
+        changed = harms != self._harms
+        if pending or (harms and (changed or not sparing)) or (changed and self.times > 1.0):
             self._since = self._clock()
+        self._harms = harms
 
     @property
     def times(self) -> float:

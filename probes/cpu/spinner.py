@@ -14,7 +14,9 @@ a quota.  Targets follow a golden-ratio sequence, ``t0 + n*interval + jitter*fra
 locks onto the scheduler's 100 ms period, and it covers the period more evenly than random jitter
 would, so that the share of late targets estimates the suspended share with an error near 1/N instead
 of 1/sqrt(N).  After twenty seconds without a late wake-up every other target is left out, and one that is asked counts as
-two, a late one too: the estimate stays what it is, its error is twice as large, and the first late wake-up ends it.
+two, a late one too: the estimate stays what it is, its error is twice as large, and the first late wake-up ends it.  After two minutes
+three of four are left out; a late one still counts as two, since one alone is no proof of more.  Where every late wake-up of two
+minutes was a limit's whose throttled time the kernel counts, targets are twice as far apart: the counter says how much it takes.
 
 A wake-up as short as that often runs from the millisecond of quota that an idle CPU keeps back (kernel/sched/fair.c: min_cfs_rq_runtime),
 and then meets a fraction of what busy work on another CPU does: measured 6 to 50 % behind limits that held the app 94 %.  Where a limit's throttled
@@ -70,8 +72,9 @@ MOST_STAT, MOST_CPUS = 65536, 800
 CHUNK_SECONDS = 60e-6
 #: Without a late wake-up for this long only every ``CALM_STEP``-th target is asked.
 CALM_SECONDS, CALM_STEP = 20.0, 2
-#: Without one, and without a change of contention, for this long planned spins come ``Config.quiet`` times as far apart.
-UNDISTURBED_SECONDS = 120.0
+#: Without one for this long only every ``QUIET_STEP``-th, and records are of two seconds; without one that throttled time does not explain, targets come
+#: ``TOLD_TIMES`` as far apart; and without one or a change of contention planned spins come ``Config.quiet`` times as far apart.
+UNDISTURBED_SECONDS, QUIET_STEP, TOLD_TIMES = 120.0, 4, 2
 #: Targets after which the sequence starts afresh; bounds the catching up after a long freeze.
 MOST_TARGETS = 10_000
 #: A quota below one core is met by a spin once in this time, so that the knowledge stays fresh.
@@ -108,7 +111,7 @@ RESERVED_TOKENS = 0.4
 #: then gives a reason all the time.
 CLIMB_AGAIN_SECONDS, MOST_TIMES = 60.0, 8
 #: What crowded CPUs ask for has this share of the budget, and so much saved up, three changes' spins: beside neighbours they change all the time.
-CROWD_SHARE, CROWD_TOKENS = 0.25, 0.2
+CROWD_SHARE, CROWD_TOKENS = 0.15, 0.2
 #: What it has at the start: the noise of a start may ask for spins, and six gaps at half a core take a third of a second.
 #: Where counters are blind it is all that may be saved up: the ladder is climbed first, for half a second, and what it finds must be followed.
 START_TOKENS = 0.6
@@ -581,7 +584,9 @@ class Child:
         self.spinner = Spinner(self.counters)
         self.base = now = clock()
         self.number, self.burn, self.flushes = 1, 0.0, 0
-        self.step, self.late_at = 1, now
+        #: Targets for one that is asked, how many times as far apart as the settings have it they are, and the last late wake-ups: any, one untold.
+        self.step, self.times = 1, 1
+        self.late_at = self.untold_at = now
         self.target = self.set_next_target()
         self.plan = Plan(config, now)
         self.window = Window(BEAT, now)
@@ -594,7 +599,7 @@ class Child:
     def set_next_target(self) -> float:
         """Set and return the next heartbeat's target."""
         jitter = self.config.jitter * self.step * (self.number * GOLDEN % 1.0)
-        self.target = self.base + self.number * self.config.interval + jitter
+        self.target = self.base + (self.number * self.config.interval + jitter) * self.times
         return self.target
 
     def beat(self) -> float:
@@ -631,10 +636,10 @@ class Child:
         """Take a late wake-up.  Every target that it swallowed counts: the share of late ones is the estimate."""
         window, known = self.window, self.window.gap_seconds
         if self.step > 1:
-            for _ in range(self.step - 1):  # it stands for those that were left out
+            for _ in range(min(self.step, CALM_STEP) - 1):  # it stands for those that were left out
                 window.samples += 1
                 window.add(first)
-            self.step, self.number, self.base = 1, 0, self.target
+            self.step, self.number, self.base, self.untold_at = 1, 0, self.target, now
         self.late_at = now
         while (late := now - self.target) >= 0:
             window.samples += 1
@@ -649,12 +654,21 @@ class Child:
         before, self.raw = self.raw, self.counters.raw()
         run_delay, throttled = self.counters.since(before, self.raw)
         self.plan.beat(now, first, sum(x for x in (run_delay, throttled) if x == x))
-        if first > STOP_GAP_SECONDS and not 2 * throttled >= first:  # NaN, which counts nothing, among them
-            self.held_at = now
+        if not 2 * throttled >= first:  # NaN, which counts nothing, among them
+            self.untold_at = now
+            self.ask_each(1, now)
+            if first > STOP_GAP_SECONDS:
+                self.held_at = now
         # The counters' share of the first target's lateness stands for that of all swallowed ones.
         scale = (window.gap_seconds - known) / first
         window.run_delay += min(run_delay, first) * scale
         window.throttled += min(throttled, first) * scale
+
+    def ask_each(self, times: int, now: float) -> None:
+        """From now on targets are so many times as far apart as the settings have it."""
+        if times != self.times:
+            self.times, self.number, self.base = times, 1, now
+            self.set_next_target()
 
     def note_trouble(self, now: float) -> None:
         """Work is being held: flush early when that begins and when it ends, not while it lasts."""
@@ -676,7 +690,9 @@ class Child:
         """Close the second's record; every other one, look at the counters and for a quota to confirm."""
         record = self.window.pack(now, self.plan.skipped)
         self.window = Window(BEAT, now)
-        self.step = CALM_STEP if now - self.late_at > CALM_SECONDS else 1
+        undisturbed = now - self.late_at
+        self.step = QUIET_STEP if undisturbed > UNDISTURBED_SECONDS else CALM_STEP if undisturbed > CALM_SECONDS else 1
+        self.ask_each(TOLD_TIMES if self.step == 1 and now - self.untold_at > UNDISTURBED_SECONDS else 1, now)
         self.flushes += 1
         if self.flushes % 2:
             return record
@@ -703,7 +719,7 @@ class Child:
             now = self.beat()
             if now >= plan.next_check and (level := plan.pick(now)) is not None:
                 self.unsent += self.spin(level)
-            if now - self.window.start >= self.config.flush:
+            if now - self.window.start >= (self.config.flush if self.step < QUIET_STEP else 2 * self.config.flush):
                 self.unsent += self.flush(now)
                 if (self.flush_early or now - self.sent_at >= self.config.send) and not self.send(now):
                     return 0

@@ -85,8 +85,8 @@ CELLS: tuple[Cell, ...] = (
 HARMS: tuple[Harm, ...] = (
     Harm("harm5-work", "work of a busy app in a limit of 5 %", 0.05, "busy", quick=5, full=6),
     Harm("harm5-server", "p99 of a server at 50 requests/s in a limit of 5 %", 0.05, "server", quick=3, full=6),
-    Harm("harm20-work", "work of a busy app in a limit of 20 %", 0.2, "busy", quick=0, full=4),
-    Harm("harm20-server", "p99 of a server at 50 requests/s in a limit of 20 %", 0.2, "server", quick=0, full=4),
+    Harm("harm20-work", "work of a busy app in a limit of 20 %", 0.2, "busy", quick=0, full=2),
+    Harm("harm20-server", "p99 of a server at 50 requests/s in a limit of 20 %", 0.2, "server", quick=0, full=2),
 )
 
 #: Figures, with their units and digits; the order is that of the tables.

@@ -17,7 +17,7 @@ from tests.lab import Unavailable
 from tests.lab.process import Running
 
 #: Most of the machine that pairs side by side may use, in cores: more, and they would contend instead of being held back.
-MOST_CORES = 0.8
+MOST_CORES = 1.2
 
 
 def pairs(

@@ -79,9 +79,10 @@ them (5 to 50) four times a second, processes with descriptors, databases of a r
 scraped every 15 s, each at its own instant, over a kept connection with gzip accepted; the client is outside of every limit.
 
 - **CPU** is agent and child (with children that have ended), from the kernel's count of each process, over the window alone: start and warm-up are not in it. It begins 135 s after
-  the start at the earliest, because from then on an agent keeps its budget by putting slots further apart; in the limits of the quick set it begins after 15 s, and the pairs' after 15 s (quick) or 40 s. *Spins* is the child's
+  the start at the earliest, because from then on an agent keeps its budget by putting slots further apart; in the limits of the quick set it begins after 15 s, and so does that of the pairs: the first minute, in
+  which everything is found; in the full set theirs begins after 240 s, when what is found has stayed as it is for two minutes. *Spins* is the child's
   measuring by the agent's own count, which it tells up to 15 s later. Its budget refills at 3.6 CPU-s/h where the kernel's counters count and 7.2 elsewhere; a new agent has 0.6 CPU-s of it saved up, which a machine that is not quiet spends within its first minutes:
-  that is in the figures where the window meets it (at most 36 CPU-s/h in a window of 60 s, 2.8 in one of 780 s).
+  that is in the figures where the window meets it (at most 36 CPU-s/h in a window of 60 s, 3.6 in one of 600 s).
 - **Memory alone** counts file pages in full, as on a machine with no other Python (an upper bound: libc, which every program maps, is in it too); *PSS as measured* shares them with the other agents of the run.
 - **Ready** is from exec to the first 200 of /readyz (node_exporter: of /), *end* from SIGTERM to the last process gone. In a limit all exporters start at the same time, each in its own
   group, and the slowest of the starts is told; without, one after the other, and the median is told.

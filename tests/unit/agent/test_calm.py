@@ -24,16 +24,45 @@ from probes.postgres.probe import PostgresReading
 from tests.unit.agent.test_schedule import Rig
 from tests.unit.builders import FakeClock
 
+NONE: frozenset[object] = frozenset()
+HARM: frozenset[object] = frozenset({("cpu_quota_throttled", "critical")})
+WORSE = HARM | {("database_slow", "warning")}
+
 
 def test_a_start_is_no_quiet_time_and_the_first_harm_ends_one() -> None:
     clock = FakeClock(0.0)
     calm = Calm(clock=clock)
     seen = []
-    for uneasy in (False, False, True, False, False):
+    for harms in (NONE, NONE, HARM, NONE, NONE):
         clock.advance(AFTER_SECONDS * 0.6)
-        calm.note(uneasy)
+        calm.note(harms)
         seen.append(calm.times)
     assert seen == [1.0, MOST_TIMES, 1.0, 1.0, MOST_TIMES]
+
+
+def test_what_stays_as_it_is_makes_a_quiet_time_only_in_a_small_limit() -> None:
+    clock = FakeClock(0.0)
+    calm = Calm(clock=clock)
+    seen = []
+    for harms, pending, sparing in (
+        (HARM, False, False), (HARM, False, False), (HARM, False, True), (HARM, False, True), (WORSE, False, True),
+        (WORSE, False, True), (WORSE, True, True), (WORSE, False, True), (NONE, False, True), (NONE, False, True),
+    ):  # fmt: skip
+        clock.advance(AFTER_SECONDS * 0.6)
+        calm.note(harms, pending=pending, sparing=sparing)
+        seen.append(calm.times > 1.0)
+    assert seen == [False, False, False, True, False, False, False, False, False, False]
+    clock.advance(AFTER_SECONDS)
+    assert calm.times == MOST_TIMES
+    assert not calm.harmed
+
+
+@pytest.mark.parametrize(("cores", "small"), [(0.05, True), (0.5, False), (None, False)])
+def test_the_lowest_limit_above_counts(tmp_path: Path, cores: float | None, small: bool) -> None:
+    agent = Agent(Config(), root=tmp_path, environ={})
+    limits = None if cores is None else {"/pod": 2.0, "/pod/own": cores}
+    agent.history.add(CgroupReading(taken=agent.history.clock(), limit_cores=limits))
+    assert agent._limit_is_small() is small
 
 
 @pytest.mark.parametrize(
@@ -87,7 +116,7 @@ def test_the_slot_after_the_first_sign_comes_as_soon_as_was_asked_for() -> None:
     rig.clock.now = rig.schedule.entries[0].due
     asyncio.run(rig.schedule.turn())
     assert rig.schedule.entries[0].due - rig.clock() > 13.0
-    calm.note(True)
+    calm.note(HARM)
     rig.schedule.wake()
     assert rig.schedule.entries[0].due - rig.clock() == pytest.approx(10.0)
     assert probe.asked[-1] == rig.clock()
@@ -101,7 +130,7 @@ def test_every_other_batch_of_a_quiet_time_waits_and_no_news_does() -> None:
     assert [calm.may_wait(news=False) for _ in range(5)] == [True, False, True, False, True]
     assert [calm.may_wait(news=news) for news in (True, True, False, True)] == [False, False, True, False]
     assert calm.may_wait(news=False)
-    calm.note(True)
+    calm.note(HARM)
     assert [calm.may_wait(news=False) for _ in range(3)] == [False] * 3
 
 

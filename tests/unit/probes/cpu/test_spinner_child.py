@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import random
 import subprocess
 import sys
 import time
@@ -65,8 +66,58 @@ def test_in_calm_every_other_target_is_asked_until_one_is_late(monkeypatch: pyte
 
     wakes(spinner.CALM_SECONDS + 2.0)
     assert wakes(20.0) == pytest.approx(20.0 / 0.2 / spinner.CALM_STEP, rel=0.1)
+    wakes(spinner.UNDISTURBED_SECONDS)
+    assert wakes(40.0) == pytest.approx(40.0 / 0.2 / spinner.QUIET_STEP, rel=0.1)
     stage.stalls = {stage.sleeps + 1: 0.02}
     assert wakes(10.0) == pytest.approx(10.0 / 0.2, rel=0.1)
+
+
+def test_one_late_wake_up_of_a_quiet_time_counts_as_no_more_than_two(
+    monkeypatch: pytest.MonkeyPatch, kernel: Kernel
+) -> None:
+    stage = Stage(monkeypatch, kernel)
+    stage.beat_until(START + 1.0)
+    stage.child.step = spinner.QUIET_STEP
+    stage.stalls = {stage.sleeps + 4: 0.006}
+    assert stage.beat_until(stage.now + 10.0).gaps == spinner.CALM_STEP
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_targets_are_rarer_where_a_counter_tells_how_much_a_limit_takes(
+    monkeypatch: pytest.MonkeyPatch, kernel: Kernel, *, counted: bool
+) -> None:
+    kernel.v2("own", 0.0)
+    stage, throttled = Stage(monkeypatch, kernel), 0.0
+
+    def hold() -> None:
+        nonlocal throttled
+        into = stage.now % 0.1
+        if into < 0.06:
+            stage.now += 0.06 - into
+            throttled += 0.06 - into
+            if counted:
+                kernel.v2("own", throttled)
+
+    stage.on_sleep = hold
+
+    def look(seconds: float) -> tuple[int, float]:
+        samples = gaps = 0
+        end = stage.now + seconds
+        while stage.now < end:
+            stage.child.beat()
+            if stage.now - stage.child.window.start >= 1.0:
+                samples, gaps = samples + stage.child.window.samples, gaps + stage.child.window.gaps
+                stage.child.flush(stage.now)
+        return samples, gaps / samples
+
+    often, held = look(spinner.UNDISTURBED_SECONDS)
+    rare, still = look(spinner.UNDISTURBED_SECONDS)
+    assert often / rare == pytest.approx(spinner.TOLD_TIMES if counted else 1, rel=0.1)
+    assert still == pytest.approx(held, rel=0.2), "the estimate stays what it is"
+    stage.on_sleep, before = lambda: None, stage.sleeps
+    stage.stalls = {stage.sleeps + 2: 0.03}
+    assert stage.beat_until(stage.now + 10.0).samples == pytest.approx(50, abs=8), "what it does not tell ends that"
+    assert stage.sleeps > before
 
 
 def working(stage: Stage, seconds: float) -> tuple[int, int]:
@@ -115,16 +166,20 @@ def test_work_has_the_budget_of_the_spins_and_no_more(monkeypatch: pytest.Monkey
     assert worked > 10, "those that came late already cost nothing"
 
 
-@pytest.mark.parametrize(("every", "error"), [(5.0, 0.25), (40.0, 0.5)], ids=["never calm", "calm between them"])
-def test_rare_holds_are_estimated_alike_in_calm_and_not(
-    monkeypatch: pytest.MonkeyPatch, kernel: Kernel, every: float, error: float
+@pytest.mark.parametrize(
+    ("every", "part", "error"),
+    [(5.0, 1.0, 0.25), (12.0, 1.0, 0.35), (200.0, spinner.CALM_STEP / spinner.QUIET_STEP, 0.35)],
+    ids=["never calm", "calm between them", "quiet between them"],
+)
+def test_rare_holds_are_estimated_alike_in_calm_and_not_and_hardly_any_at_half(
+    monkeypatch: pytest.MonkeyPatch, kernel: Kernel, every: float, part: float, error: float
 ) -> None:
     stage, held = Stage(monkeypatch, kernel), 0.1
     samples = gaps = 0
 
     def hold() -> None:
         turn, into = divmod(stage.now - START, every)
-        begins = every / 2 * (turn * 0.7548776662 % 1.0)  # in step with nothing
+        begins = every / 2 * random.Random(turn).random()
         if begins <= into < begins + held:
             stage.now += begins + held - into
 
@@ -136,7 +191,7 @@ def test_rare_holds_are_estimated_alike_in_calm_and_not(
             stage.child.flush(stage.now)
     assert samples == pytest.approx(400 * every / 0.2, rel=0.02)
     # What lies within the last 4 ms of a hold is no gap.
-    assert gaps / samples == pytest.approx((held - spinner.LATE_SECONDS) / every, rel=error)
+    assert gaps / samples == pytest.approx(part * (held - spinner.LATE_SECONDS) / every, rel=error)
 
 
 def test_what_a_counter_says_of_the_first_target_stands_for_all_that_were_swallowed(
