@@ -55,17 +55,17 @@ class Link:
         """Address and port of the server, or of what stands before it; ``None`` over a unix socket."""
         return self._arrivals.peer()
 
-    async def rows(self, query: str) -> list[Row]:
-        """Run one SELECT in a transaction of its own.
+    async def rows(self, *queries: str) -> list[list[Row]]:
+        """Run these SELECTs in one transaction and one round trip; returns the rows of each.
 
-        A simple Query.  Raises LinkFailed; its reason is ``refused by the server`` when the session is none the worse
-        for it, such as for a missing privilege.
+        A simple Query.  Raises LinkFailed when one of them fails; its reason is ``refused by the server`` when the session is none
+        the worse for it, such as for a missing privilege.
         """
         from probes.postgres.libpq import Error, pq  # noqa: PLC0415 - loaded with the connection
 
         connection = self._connection
         try:
-            connection.send_query(query.encode())
+            connection.send_query("; ".join(queries).encode())
             await self._flush()
             results = [result async for result in self._results([])]
         except Error as error:
@@ -74,11 +74,13 @@ class Link:
             raise failure("EOF")
         if results[-1].status != pq.ExecStatus.TUPLES_OK:
             raise self._refusal(results[-1])
-        found = results[-1]
         return [
-            tuple(None if (value := found.get_value(row, column)) is None else value.decode("utf-8", "replace")
-                  for column in range(found.nfields))
-            for row in range(found.ntuples)
+            [
+                tuple(None if (value := found.get_value(row, column)) is None else value.decode("utf-8", "replace")
+                      for column in range(found.nfields))
+                for row in range(found.ntuples)
+            ]
+            for found in results
         ]  # fmt: skip
 
     def _refusal(self, result: pq.abc.PGresult) -> LinkFailed:

@@ -74,8 +74,8 @@ class PostgresProbe(StoreProbe[PostgresReading, Link]):
         """As libpq has it, 0 while there is no connection."""
         return self._link.server_version if self._link is not None else 0
 
-    async def rows(self, query: str) -> list[Row]:
-        """Run one SELECT on the connection, never while another operation is under way.
+    async def rows(self, *queries: str) -> list[list[Row]]:
+        """Run SELECTs on the connection, together and never while another operation is under way; returns the rows of each.
 
         Raises LinkFailed, also while there is no connection: opening one is :meth:`read`'s.
         """
@@ -84,7 +84,7 @@ class PostgresProbe(StoreProbe[PostgresReading, Link]):
                 raise self._last_failure or LinkFailed("closed", "there is no connection yet", "wait for the next slot")
             whole = False
             try:
-                found = await self._link.rows(query)
+                found = await self._link.rows(*queries)
                 whole = True
             except LinkFailed as fault:
                 whole = fault.reason == REFUSED

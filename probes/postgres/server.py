@@ -5,8 +5,8 @@ is the client's time (docs/evidence/measured-facts.md: with multi-MB results and
 from 28 to 953 ms only because nobody read).  Sessions are sampled several times in a slot, because a share
 rests on their number; a statement seen at a random moment is half over on average, the long ones counting more.
 
-Each question stands alone.  What this role, version or installation does not answer is ``None`` with the reason,
-and is asked again in an hour; the rest goes on.  A role without ``pg_monitor`` sees the states of its own
+Most are asked together, in one round trip; where one is refused, each alone.  What this role, version or installation does not answer
+is ``None`` with the reason, and is asked again in an hour; the rest goes on.  A role without ``pg_monitor`` sees the states of its own
 role's sessions: the app's, when it is the app's.
 
 Longer than a probe should be: six questions, each with what it means that it is not answered.
@@ -18,7 +18,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from probes.counters import Counters
 from probes.postgres import sql
@@ -116,6 +116,18 @@ _TOTALS = (
 )  # fmt: skip
 
 
+class _Question(NamedTuple):
+    """Its name, the SELECT, and the fields that are unseen while it is not answered."""
+
+    what: str
+    query: str
+    fields: tuple[str, ...] = ()
+
+
+_SESSIONS = _Question("sessions", sql.SESSIONS, ("sessions", "active", "executing_seconds"))
+_COUNTERS = tuple(name for name in _TOTALS if name != "sessions")
+
+
 class PostgresServerProbe:
     """Asks the server that ``database`` is connected to.  Raises NoData while it is not."""
 
@@ -143,14 +155,13 @@ class PostgresServerProbe:
         fields: dict[str, Any] = {}
         try:
             if self._connection is None or self._database.connection is not self._connection:
-                self._facts = ((await self._ask("facts", sql.FACTS)) or [()])[0]
+                self._facts = ((await self._ask(_Question("facts", sql.FACTS))) or [()])[0]
                 self._connection = self._database.connection
-            fields |= await self._sample_sessions()
+            first, locks, totals, *statements = await self._ask_together(*self._questions())
+            fields |= self._locks(locks) | self._totals(totals) | self._statements(*statements)
+            fields |= await self._sample_sessions(first)
             fields |= await self._read_holders(fields["sessions"] or {})
-            fields |= await self._read_locks()
             fields |= _without_standbys(fields)
-            fields |= await self._read_totals()
-            fields |= await self._read_statements()
         except LinkFailed as fault:
             raise NoData(fault.because, fault.remedy) from None
         standby, _, _, service = self._facts or (None,) * 4
@@ -161,12 +172,38 @@ class PostgresServerProbe:
             standby=None if standby is None else standby == "t", service=_SERVICES.get(service or "", ""),
         )  # fmt: skip
 
-    async def _ask(self, what: str, query: str, *fields: str) -> list[Row] | None:
-        """The rows; ``None`` when this question is not answered here, with the reason for ``fields``."""
+    def _questions(self) -> list[_Question]:
+        """The sessions, the locks and the totals; and the statements where their extension is."""
+        version, schema = self._database.server_version, self._facts[2] if self._facts else None
+        return [
+            _SESSIONS,
+            _Question("locks", sql.locks(version), ("blocked", "blocked_seconds", "standing_by")),
+            _Question(
+                "totals", sql.totals(version), (*_COUNTERS, "new_sessions_per_second", "used_connections", "most_connections")
+            ),
+            *([_Question("statements", sql.statements(version, schema), ("statement_seconds", "statements"))] if schema else []),
+        ]  # fmt: skip
+
+    async def _ask_together(self, *questions: _Question) -> list[list[Row] | None]:
+        """The rows of each: in one round trip, without those that are refused; when one of them is, each alone."""
+        now = self._clock()
+        answered = [each for each in questions if now >= self._refused.get(each.what, (_FIRST, 0.0))[1]]
+        found: dict[_Question, list[Row]] = {}
+        try:
+            if answered:
+                found = dict(zip(answered, await self._database.rows(*(each.query for each in answered)), strict=True))
+        except LinkFailed as fault:
+            if fault.reason != REFUSED:
+                raise
+        return [found[each] if each in found else await self._ask(each) for each in questions]
+
+    async def _ask(self, question: _Question) -> list[Row] | None:
+        """The rows; ``None`` when this question is not answered here, with the reason for its fields."""
+        what, query, fields = question
         because, until = self._refused.get(what, (_FIRST, 0.0))
         if self._clock() >= until:
             try:
-                return await self._database.rows(query)
+                return (await self._database.rows(query))[0]
             except LinkFailed as fault:
                 if fault.reason != REFUSED:
                     raise
@@ -177,17 +214,17 @@ class PostgresServerProbe:
         self._unseen |= dict.fromkeys(fields, because)
         return None
 
-    async def _sample_sessions(self) -> dict[str, Any]:
-        fields = ("sessions", "active", "executing_seconds")
+    async def _sample_sessions(self, rows: list[Row] | None) -> dict[str, Any]:
+        """``rows`` are those of the first sample."""
         states: dict[str, float] = {}
         active: dict[str, float] = {}
         count = age = 0.0
         for number_of_sample in range(SAMPLES_PER_SLOT):
             if number_of_sample:
                 await self._sleep(random.uniform(*BETWEEN_SECONDS))  # noqa: S311 - no secret
-            rows = await self._ask("sessions", sql.SESSIONS, *fields)
+                rows = await self._ask(_SESSIONS)
             if rows is None:
-                return dict.fromkeys(fields)
+                return dict.fromkeys(_SESSIONS.fields)
             for state, kind, event, number, ages in rows:
                 states[str(state)] = states.get(str(state), 0.0) + _number(number) / SAMPLES_PER_SLOT
                 if state == "active":
@@ -208,12 +245,10 @@ class PostgresServerProbe:
         if not any(sessions.get(state) for state in STATES):
             self._unseen["idle_in_transaction_seconds"] = NOBODY_HOLDS
             return {}
-        found = holders(await self._ask("holders", sql.HOLDERS, "idle_in_transaction_seconds") or ())
+        found = holders(await self._ask(_Question("holders", sql.HOLDERS, ("idle_in_transaction_seconds",))) or ())
         return {"holders": found, "idle_in_transaction_seconds": found[0].idle_seconds if found else None}
 
-    async def _read_locks(self) -> dict[str, Any]:
-        query = sql.locks(self._database.server_version)
-        rows = await self._ask("locks", query, "blocked", "blocked_seconds", "standing_by")
+    def _locks(self, rows: list[Row] | None) -> dict[str, Any]:
         if rows is None:
             return {}
         waits, others = self._lock_waits.take(rows)
@@ -226,11 +261,7 @@ class PostgresServerProbe:
             "standing_by": float(len(waits) - len(held)), "leaders": frozenset(w.blocker for w in waits if w.standing_by),
         }  # fmt: skip
 
-    async def _read_totals(self) -> dict[str, Any]:
-        version = self._database.server_version
-        counters = [name for name in _TOTALS if name != "sessions"]
-        names = (*counters, "new_sessions_per_second", "used_connections", "most_connections")
-        rows = await self._ask("totals", sql.totals(version), *names)
+    def _totals(self, rows: list[Row] | None) -> dict[str, Any]:
         if not rows:
             return {}
         *counts, used, most, of_database, of_role, used_of_database, used_of_role = map(_maybe, rows[0])
@@ -242,7 +273,7 @@ class PostgresServerProbe:
         fields: dict[str, Any] = {"used_connections": narrowest[0], "most_connections": narrowest[1]}
         totals = dict(zip(_TOTALS, counts, strict=True))
         gained = {name: self._gain(name, total) for name, total in totals.items()}
-        for name in counters:
+        for name in _COUNTERS:
             fields[name] = gained[name]
             if gained[name] is None:
                 self._unseen[name] = _FIRST
@@ -257,14 +288,13 @@ class PostgresServerProbe:
         gained = None if total is None else self._counters.gained(name, {name: total})
         return None if gained is None else gained[name]
 
-    async def _read_statements(self) -> dict[str, Any]:
+    def _statements(self, *answer: list[Row] | None) -> dict[str, Any]:
+        """``answer`` is empty where the extension is not there."""
         names = ("statement_seconds", "statements")
-        schema = self._facts[2] if self._facts else None
-        if not schema:
+        if not answer:
             self._unseen |= dict.fromkeys(names, _NO_EXTENSION)
             return {}
-        rows = await self._ask("statements", sql.statements(self._database.server_version, schema), *names)
-        if not rows:
+        if not (rows := answer[0]):
             return {}
         totals = {"calls": _number(rows[0][0]), "seconds": _number(rows[0][1]) / 1e3}
         gained = self._counters.gained("statements", totals)

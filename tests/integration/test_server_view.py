@@ -20,8 +20,9 @@ from agent.history import History
 from agent.rules import BY_ID
 from agent.rules.database.database_locked import LONG
 from agent.rules.rule import Absent, Judgement, Present
+from probes.postgres.link import Row
 from probes.postgres.probe import PostgresProbe
-from probes.postgres.server import PostgresServerProbe, PostgresServerReading
+from probes.postgres.server import PRIVILEGE, PostgresServerProbe, PostgresServerReading
 from probes.postgres.sql import APPLICATION
 from probes.reading import NoData
 from tests.integration.conftest import eventually, server_programs
@@ -269,10 +270,39 @@ def test_an_extension_that_may_not_be_read_is_asked_for_once() -> None:
         server.execute("REVOKE ALL ON SCHEMA odd FROM PUBLIC")
         before = server.log().count("permission denied")
         found = look(server.dsn(user="plain"), times=3)
-        assert server.log().count("permission denied") == before + 1, "the server's log is not filled"
+        # Together with the others, and then alone, to know which of them it was.
+        assert server.log().count("permission denied") == before + 2, "the server's log is not filled"
     assert found.statements is None
     assert "may not read it" in found.unseen["statements"]
     assert found.used_connections is not None, "the other questions go on"
+
+
+def test_what_is_answered_is_asked_together_and_the_sessions_twice_more(server: PostgresServer) -> None:
+    asked: list[int] = []
+
+    async def run() -> None:
+        database = PostgresProbe("main", server.dsn, timeout=10.0)
+        view, rows = PostgresServerProbe(database), database.rows
+
+        async def counted(*queries: str) -> list[list[Row]]:
+            asked.append(len(queries))
+            return await rows(*queries)
+
+        setattr(database, "rows", counted)  # noqa: B010 - for the type checker
+        try:
+            await database.read()
+            await view.read()
+            view._refused["locks"] = PRIVILEGE, view._clock() + 60.0
+            found = await view.read()
+            assert found.unseen["blocked"] == PRIVILEGE
+            view._refused |= dict.fromkeys(("sessions", "totals"), view._refused["locks"])
+            assert (await view.read()).sessions is None
+        finally:
+            await database.aclose()
+
+    asyncio.run(run())
+    statements = asked[1] == 4  # where the extension is
+    assert asked == [1, 3 + statements, 1, 1, 2 + statements, 1, 1, *([1] if statements else [])]
 
 
 def test_a_view_without_a_connection_is_no_data_and_opens_none() -> None:
