@@ -125,8 +125,9 @@ class Agent:
             self.on_reading(reading)
         if more := self._add_due():
             self.engine.watch(self._rules())
-        news = more or self.schedule.news or (not self.calm.harmed and any(reading.urgent for reading in readings))
-        if not self.calm.may_wait(news=news):
+        urgent = not self.calm.harmed and any(reading.urgent for reading in readings)
+        news = more or urgent or self.schedule.news or self.engine.settling
+        if not self.calm.may_wait(news=news, sparing=self._limit_is_small()):
             self.publish()
         self.on_slot()
 

@@ -7,7 +7,7 @@ seconds as well.  The first sign of anything brings the next slot forward, and w
 (:meth:`agent.schedule.Schedule.nudge`).
 
 What is found and stays as it is makes no quiet time: people wait for its end.  But in a CPU limit of ``SMALL_CORES`` or less the agent would be part of
-the harm: there it does, as long as no other finding comes, none goes, and none gets worse.
+the harm: there it does, as long as no other finding comes, none goes, and none gets worse; and what it reads is judged as in a quiet time from the start.
 
 To judge costs five times what a reading does, so in a quiet time every other batch of readings waits for the next one: none is lost, and
 the page of all metrics has them at once.  What is news is judged at once: whatever came out of turn, late, or not at all, or shows a limit at
@@ -32,12 +32,15 @@ class Calm:
     def __init__(self, times: float = MOST_TIMES, clock: Callable[[], float] = time.monotonic) -> None:
         self._times, self._clock = times, clock
         self._since = clock()
-        self._waiting = False
+        self._waiting = True  # the first batch does not
         self._harms: frozenset[object] = frozenset()
 
-    def may_wait(self, *, news: bool) -> bool:
-        """Whether a batch of readings need not be judged before the next one comes: every other one of a quiet time, unless it is ``news``."""
-        self._waiting = not (self._waiting or news) and self.times > 1.0
+    def may_wait(self, *, news: bool, sparing: bool = False) -> bool:
+        """Whether a batch of readings need not be judged before the next one comes: every other one of a quiet time, unless it is ``news``.
+
+        ``sparing``: at any time.
+        """
+        self._waiting = not (self._waiting or news) and (self.times > 1.0 or sparing)
         return self._waiting
 
     @property

@@ -106,6 +106,11 @@ class Engine:
         """Whether a finding has been seen that is not told yet."""
         return any(state.pending is not None and state.verdict != "present" for state in self._states.values())
 
+    @property
+    def settling(self) -> bool:
+        """Whether time alone, if nothing else happens, makes a finding come or go."""
+        return self.pending or any(state.clearing is not None for state in self._states.values())
+
     def verdicts(self) -> Mapping[str, Verdict]:
         """The present verdict of every rule."""
         return {rule.id: self._states[rule.id].verdict for rule in self.rules}

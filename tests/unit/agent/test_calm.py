@@ -134,6 +134,12 @@ def test_every_other_batch_of_a_quiet_time_waits_and_no_news_does() -> None:
     assert [calm.may_wait(news=False) for _ in range(3)] == [False] * 3
 
 
+def test_in_a_small_limit_every_other_batch_waits_from_the_start_on() -> None:
+    calm = Calm(clock=FakeClock(0.0))
+    assert [calm.may_wait(news=False, sparing=True) for _ in range(4)] == [False, True, False, True]
+    assert [calm.may_wait(news=True, sparing=True) for _ in range(2)] == [False, False]
+
+
 def test_what_is_asked_for_seldom_comes_with_the_nearest_of_the_others() -> None:
     rig = Rig()
     calm = Calm(clock=rig.clock)
@@ -192,18 +198,20 @@ def test_in_a_quiet_time_readings_come_as_often_as_else_and_half_of_them_are_jud
     assert slots(2, news=True) == "reading report slot reading report slot"
 
 
-def test_what_is_seen_and_not_told_yet_is_pending() -> None:
+def test_what_only_waits_for_its_time_is_pending_or_settles() -> None:
     clock = FakeClock(1000.0)
     present = Present("warning", not_measured(0.5, "a test"), "the app", (Evidence("it is there"),), Advice("mend it"))
-    answers: list[Judgement] = [Absent("it is not there"), present, present, Absent("it is not there")]
+    absent = Absent("it is not there")
+    answers: list[Judgement] = [absent, present, present, absent, absent]
     rule = replace(
-        BY_ID["cpu_contended"], needs=(), uses=(), for_seconds=10.0, clear_seconds=0.0, judge=lambda _: answers[0]
+        BY_ID["cpu_contended"], needs=(), uses=(), for_seconds=10.0, clear_seconds=5.0, judge=lambda _: answers[0]
     )
     engine = Engine(History(600.0, clock=clock), rules=[rule], clock=clock)
     pending = []
     while answers:
         engine.evaluate(AgentSelf("1", 1.0, 1.0, 1))
-        pending.append(engine.pending)
+        pending.append((engine.pending, engine.settling))
         answers.pop(0)
         clock.advance(10.0)
-    assert pending == [False, True, False, False]
+    quiet, told_soon, gone_soon = (False, False), (True, True), (False, True)
+    assert pending == [quiet, told_soon, quiet, gone_soon, quiet]
