@@ -26,6 +26,7 @@ import struct
 import time
 from typing import Literal, NamedTuple
 
+from probes.kernel_files import read_start
 from probes.record import dataclass
 from probes.sockets.tcp_info import TcpInfo, read_info
 
@@ -242,7 +243,6 @@ class RunDelay:
     def seconds(self) -> float | None:
         """So far; ``None`` where it cannot be counted."""
         try:
-            with open(self._path, "rb") as file:
-                return int(file.read(64).split()[1]) * 1e-9
+            return int(read_start(self._path).split()[1]) * 1e-9
         except (OSError, ValueError, IndexError):
             return None
