@@ -16,7 +16,7 @@ from math import inf
 from pathlib import Path
 
 from agent import __version__
-from agent.calm import SMALL_CORES, Calm
+from agent.calm import SMALL_CORES, SPREAD_SECONDS, Calm
 from agent.cost import Cost
 from agent.diagnosis import Change, Engine
 from agent.history import History
@@ -54,7 +54,10 @@ class Agent:
         self.history = History(config.history.seconds)
         self.pulse = Pulse()
         self.calm = Calm(config.budget.calm_ratio)
-        self.schedule = Schedule(self.history, self._after, pace=self._pace, apart=self.calm.apart)
+        self.schedule = Schedule(
+            self.history, self._after, pace=self._pace, apart=self.calm.apart,
+            spread=lambda: SPREAD_SECONDS if self._limit_is_small() else 0.0,
+        )  # fmt: skip
         self._context = Context(
             config.sections,
             root=root,
@@ -127,9 +130,13 @@ class Agent:
             self.engine.watch(self._rules())
         urgent = not self.calm.harmed and any(reading.urgent for reading in readings)
         news = more or urgent or self.schedule.news or self.engine.settling
-        if not self.calm.may_wait(news=news, sparing=self._limit_is_small()):
+        small = self._limit_is_small()
+        if not self.calm.may_wait(news=news, sparing=small):
             self.publish()
-        self.on_slot()
+        if small:
+            asyncio.get_running_loop().call_later(SPREAD_SECONDS, self.on_slot)
+        else:
+            self.on_slot()
 
     def _judge_calm(self, report: Report) -> None:
         before = self.calm.times

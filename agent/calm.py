@@ -24,6 +24,9 @@ MOST_TIMES = 1.5
 APART_SECONDS = 15.0
 #: What an agent takes where something is found, 6 to 8 CPU-s/h (docs/evidence/bench.md), is 2 % of a limit of this size.
 SMALL_CORES = 0.1
+#: There probes start so far apart, a usual period of a limit: all that a wake-up takes at once, some 20 ms of CPU, would use up the quota of several
+#: periods, in which the app stands still.
+SPREAD_SECONDS = 0.1
 
 
 class Calm:

@@ -68,6 +68,7 @@ class Schedule:
 
     ``pace`` is asked before each wake-up: all slots come that many times as far apart as was asked for (1.0 or more).
     ``apart`` makes of the seconds that were asked for between two slots those that there are now, whatever the pace (:mod:`agent.calm`).
+    ``spread`` is asked in each wake-up for the seconds between the starts of two probes (0.0: all at once), and between the last answer and telling.
     ``clock`` is monotonic seconds.  :attr:`on_stale` is called with a reading type and target that had no data in
     ``STALE_SLOTS`` slots in a row.
     """
@@ -79,13 +80,14 @@ class Schedule:
         *,
         pace: Callable[[], float] = lambda: 1.0,
         apart: Callable[[float], float] = lambda every: every,
+        spread: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[Any]] | None = None,
     ) -> None:
         self.entries: list[Entry] = []
         self.failures = 0
         self.on_stale: Callable[[type[Reading], str], None] = lambda _kind, _target: None
-        self._history, self._after, self._pace, self._apart = history, after, pace, apart
+        self._history, self._after, self._pace, self._apart, self._spread = history, after, pace, apart, spread
         self._clock, self._sleep = clock, sleep or self._doze
         #: Whether what is told now is no usual batch: it was brought forward, or something of it is late, missing or back.
         self.news = False
@@ -180,8 +182,13 @@ class Schedule:
             entry.due = now + apart * jitter
         if not due:
             return
-        tasks = [asyncio.create_task(self._read(entry)) for entry in due]
+        tasks: list[asyncio.Task[Reading | None]] = []
+        spread = self._spread()
         try:
+            for entry in due:
+                tasks.append(asyncio.create_task(self._read(entry)))
+                if spread:
+                    await asyncio.sleep(spread)
             await asyncio.wait(tasks, timeout=PATIENCE_SECONDS)
         except asyncio.CancelledError:
             self._late.update(tasks)

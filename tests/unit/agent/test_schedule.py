@@ -524,3 +524,41 @@ def test_time_is_never_lost_every_slot_is_run_or_counted(every: float, stalls: l
     # A turn that comes late by less than a slot moves the ones after it: at most one is lost each time.
     slack = (1 + JITTER_SHARE + EARLY_SHARE) * (counts["ok"] + 1)
     assert counts["ok"] + counts["skipped"] == pytest.approx(rig.clock() / every + 1, abs=slack)
+
+
+def test_probes_can_be_started_one_by_one_so_that_each_has_a_period_of_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    rig.schedule._spread = lambda: 0.1
+    probes = [rig.add(10.0, target=str(n)) for n in range(3)]
+    pauses: list[float] = []
+    real = asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await real(0)  # what was started runs now
+        rig.clock.advance(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    asyncio.run(rig.schedule.turn())
+    assert pauses == [0.1, 0.1, 0.1]
+    assert [probe.asked[0] for probe in probes] == pytest.approx([0.0, 0.1, 0.2])
+    assert len(rig.batches) == 1, "they are told together"
+
+
+def test_a_wake_up_that_ends_while_its_probes_are_started_leaves_none_behind() -> None:
+    rig = Rig()
+    rig.schedule._spread = lambda: 10.0
+
+    async def run() -> set[asyncio.Task[Reading | None]]:
+        turn = asyncio.create_task(rig.schedule.turn())
+        await asyncio.sleep(0.01)
+        turn.cancel()
+        await asyncio.gather(turn, return_exceptions=True)
+        begun = set(rig.schedule._late)
+        await rig.schedule.aclose()
+        return begun
+
+    probes = [rig.add(10.0, target=str(n)) for n in range(3)]
+    assert len(asyncio.run(run())) == 1
+    assert [len(probe.asked) for probe in probes] == [1, 0, 0]
+    assert all(probe.closed == 1 for probe in probes)
