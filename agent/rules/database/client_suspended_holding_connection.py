@@ -14,6 +14,7 @@ from agent.rules import raising, targets
 from agent.rules.confidence import measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import connections, place
+from agent.views.cpu import cpu_breakdown, spin_view
 from agent.views.round_trips import asked, round_trips
 from probes.postgres.probe import PostgresReading
 from probes.reading import Code
@@ -40,6 +41,12 @@ TRIPS = Threshold("samples with an answer, at least", 2, "", "one may be chance"
 LATEST = 6
 BLIND = Threshold(
     "part of the round trips that cannot be assigned to anybody, at most", 0.5, "ratio", "with more nothing is known"
+)
+FELT = Threshold(
+    "time for which the measuring child was held, or a burst of its, at least, where a thread's CPU clock runs on while it is stopped",
+    0.05,
+    "ratio",
+    "else the agent's own work may have kept it from reading: the child, which has none, was on time",
 )
 #: The operation that is longer than a scheduler's slice.
 LONGER = "wait"
@@ -80,6 +87,11 @@ def _target(history: History, target: str) -> Judgement:
             if LONGER in trips
             else Unknown(f"{text}: a PING is over too soon to show it", TOO_SOON, Code.CANNOT_COUNT)
         )
+    if not _own_work_is_known(history) and (felt := _felt(history)) < FELT.value:
+        return Unknown(
+            f"{text}, or by the agent's own work, which cannot be told apart here; its measuring child was held {felt:.1%} of the time",
+            "see the findings about the CPU", Code.CANNOT_COUNT,
+        )  # fmt: skip
     cloud = place.is_cloud_run_service(history)
     changes = raising.instance_billing(history) if cloud else raising.raise_cpu(history)
     severity: targets.Severity = "critical" if lost >= LONG.value * len(trips) else "warning"
@@ -87,6 +99,18 @@ def _target(history: History, target: str) -> Judgement:
         ADVICE.format(server), changes, "more CPU reserved or billed",
         "a larger database, an index, a bigger pool or fewer queries: the server waits for this client",
     ), share=share)  # fmt: skip
+
+
+def _own_work_is_known(history: History) -> bool:
+    """Whether the time in which this thread works is counted without that in which it is stopped."""
+    platform = place.where(history)
+    return platform is None or platform.counters["thread_cpu_time"].counts is True
+
+
+def _felt(history: History) -> float:
+    """Share of the time that the measuring child was held, or of its bursts."""
+    cpu, spins = cpu_breakdown(history, SPAN), spin_view(history, SPAN)
+    return max(cpu.suspended if cpu else 0.0, spins.causes.total / spins.wall if spins.wall else 0.0)
 
 
 ADVICE = "Give the client its CPU: {} is innocent."
@@ -99,7 +123,7 @@ RULE = Rule(
     disproof="the server's own time for the same query is as long as the client's",
     needs=(),
     uses=(PostgresReading, RedisReading),
-    thresholds=(SHARE, LEAST, LONG, TRIPS, BLIND),
+    thresholds=(SHARE, LEAST, LONG, TRIPS, BLIND, FELT),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,

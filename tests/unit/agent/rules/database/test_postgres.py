@@ -17,7 +17,7 @@ from probes.postgres.probe import PostgresReading
 from probes.reading import Code, Unseen
 from probes.sockets.connections import ConnectionsReading
 from probes.store.round_trip import PARTS
-from tests.unit.builders import FakeClock, Scene
+from tests.unit.builders import ALL_COUNT, FakeClock, Scene
 
 HEALTHY: dict[str, tuple[float, ...]] = {
     "short": (0.2, 0.3, 0.0, 0.2),
@@ -184,6 +184,22 @@ def test_the_headline_says_what_was_taken_and_what_postgres_worked() -> None:
     assert "taken away for 180.1 ms" in text
     assert "Postgres worked 21.0 ms" in text
     assert "Postgres is innocent" in judgement.advice.summary
+
+
+@pytest.mark.parametrize(
+    ("counts", "gap", "verdict"), [(False, 0.0, Unknown), (None, 0.0, Unknown), (False, 0.05, Present), (True, 0.0, Present)]
+)  # fmt: skip
+def test_where_own_work_cannot_be_told_apart_the_child_must_have_been_held_too(
+    counts: bool | None, gap: float, verdict: type
+) -> None:
+    scene = Scene(trust={**ALL_COUNT, "thread_cpu_time": counts})
+    for _ in range(3):
+        scene.run(10.0, gap=gap)
+        scene.history.add(FROZEN)
+    judgement = BY_ID["client_suspended_holding_connection"].judge(scene.history)
+    assert isinstance(judgement, verdict), judgement
+    if isinstance(judgement, Unknown):
+        assert "its measuring child was held 0.0% of the time" in judgement.because
 
 
 @pytest.mark.parametrize("rule", ["network_slow", "proxy_or_server_starved"])
