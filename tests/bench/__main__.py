@@ -53,7 +53,13 @@ class Bench:
                     self.found.notes.append(str(reason))
 
     def run(self) -> None:
-        self.found.notes.append(f"load average before: {os.getloadavg()[0]:.2f}")
+        windows = (self.plan.plain, self.plan.pairs, self.plan.limited)
+        self.found.notes += [
+            "windows without a limit, of the pairs and in a limit: {:g}, {:g} and {:g} s".format(
+                *(w.seconds for w in windows)
+            ),
+            f"load average before: {os.getloadavg()[0]:.2f}",
+        ]
         if self.has_start:
             with self._crowding("start"):
                 self._starts()
