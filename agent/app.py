@@ -170,7 +170,7 @@ class Agent:
             slots=tuple(
                 SlotCount(e.probe.name, e.probe.target, dict(e.outcomes), e.last_success) for e in self.schedule.entries
             ),
-            loop_lateness_seconds=self.pulse.lateness_seconds,
+            loop_lateness_seconds=self.schedule.lateness_seconds,
             platform_labels=platform.labels if platform is not None else {},
             lines_dropped=self.lines_dropped(),
             cloud_entries=self.cloud_entries(),

@@ -91,6 +91,8 @@ class Schedule:
         self._clock, self._sleep = clock, sleep or self._doze
         #: Whether what is told now is no usual batch: it was brought forward, or something of it is late, missing or back.
         self.news = False
+        #: How late the latest wake-up was, seconds.
+        self.lateness_seconds = 0.0
         self._turn = 0
         self._last_turn = clock()
         self._nudged = asyncio.Event()
@@ -115,6 +117,7 @@ class Schedule:
             # A nudge wakes the sleeper, who sleeps on when nothing is due yet.
             while (wait := self._next_wake_up() - self._clock()) > 0:
                 await self._sleep(wait)
+            self.lateness_seconds = -wait
             await self.turn()
 
     def _next_wake_up(self) -> float:

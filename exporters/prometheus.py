@@ -244,6 +244,6 @@ class ReportCollector:
         )
         yield GaugeMetricFamily(
             "stallscope_agent_loop_lateness_seconds",
-            "How late the event loop's last pulse was.",
+            "How late the event loop's latest wake-up for a slot was.",
             value=snapshot.loop_lateness_seconds,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -33,25 +34,58 @@ def test_the_pulse_remembers_a_bounded_past() -> None:
     assert not pulse.ran_between(0.0, 100.0)
 
 
-def test_the_pulse_beats_until_it_is_stopped_and_knows_its_lateness(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pulse_beats_until_it_is_stopped_and_takes_others_along_in_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(pulses, "PULSE_SECONDS", 0.01)
+    pulse, where = Pulse(), list[int]()
 
-    async def live() -> tuple[int, float, int]:
-        pulse = Pulse()
+    async def live() -> tuple[int, int]:
         pulse.start(asyncio.get_running_loop())
-        await asyncio.sleep(0.06)
-        time.sleep(0.05)  # noqa: ASYNC251 - the loop is held up on purpose
-        for _ in range(3):  # timers come after what is ready
-            await asyncio.sleep(0)
-        seen, late = len(pulse._seen), pulse.lateness_seconds
+        await asyncio.sleep(0.05)
+        alone = len(pulse._seen)
+        pulse.also = [lambda: where.append(threading.get_ident())]
+        await asyncio.sleep(0.05)
         pulse.stop()
-        await asyncio.sleep(0.03)
-        return seen, late, len(pulse._seen) - seen
+        await asyncio.sleep(0.05)
+        return alone, len(pulse._seen)
 
-    seen, late, after = asyncio.run(live())
-    assert seen >= 3
-    assert late >= 0.03
-    assert after == 0
+    alone, seen = asyncio.run(live())
+    time.sleep(0.05)
+    assert 2 <= alone < seen
+    assert len(pulse._seen) == seen, "it is stopped"
+    assert set(where) == {threading.get_ident()}
+
+
+def test_the_pulse_sees_the_agent_run_while_its_loop_is_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulses, "PULSE_SECONDS", 0.01)
+    pulse = Pulse()
+
+    async def live() -> bool:
+        pulse.start(asyncio.get_running_loop())
+        begun = time.monotonic()
+        time.sleep(0.2)  # noqa: ASYNC251 - the loop is held up on purpose
+        return pulse.ran_between(begun + 0.02, begun + 0.2)
+
+    try:
+        assert asyncio.run(live())
+    finally:
+        pulse.stop()
+
+
+def test_a_loop_that_is_closed_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulses, "PULSE_SECONDS", 0.01)
+    pulse = Pulse()
+    pulse.also = [lambda: None]
+
+    async def live() -> None:
+        pulse.start(asyncio.get_running_loop())
+
+    asyncio.run(live())
+    before = len(pulse._seen)
+    time.sleep(0.2)
+    pulse.stop()
+    assert len(pulse._seen) > before
 
 
 def test_a_pulse_that_never_began_can_be_stopped() -> None:

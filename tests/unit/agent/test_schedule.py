@@ -526,6 +526,16 @@ def test_time_is_never_lost_every_slot_is_run_or_counted(every: float, stalls: l
     assert counts["ok"] + counts["skipped"] == pytest.approx(rig.clock() / every + 1, abs=slack)
 
 
+def test_how_late_the_latest_wake_up_was_is_known() -> None:
+    rig = Rig()
+    rig.add(10.0)
+    rig.run(25.0)
+    assert rig.schedule.lateness_seconds == 0.0
+    rig.clock.now = rig.schedule.entries[0].due + 3.0
+    rig.run(rig.clock())
+    assert rig.schedule.lateness_seconds == pytest.approx(3.0)
+
+
 def test_probes_can_be_started_one_by_one_so_that_each_has_a_period_of_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     rig.schedule._spread = lambda: 0.1
