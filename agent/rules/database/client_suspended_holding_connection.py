@@ -89,7 +89,7 @@ def _target(history: History, target: str) -> Judgement:
         )
     if not _own_work_is_known(history) and (felt := _felt(history)) < FELT.value:
         return Unknown(
-            f"{text}, or by the agent's own work, which cannot be told apart here; its measuring child was held {felt:.1%} of the time",
+            f"{text}, or by the agent's own work, which cannot be distinguished here; its measuring child was held {felt:.1%} of the time",
             "see the findings about the CPU", Code.CANNOT_COUNT,
         )  # fmt: skip
     cloud = place.is_cloud_run_service(history)
