@@ -16,6 +16,7 @@ from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknow
 from agent.views import connections, place
 from agent.views.cpu import cpu_breakdown, spin_view
 from agent.views.round_trips import asked, round_trips
+from probes.cpu.suspension import SuspensionReading
 from probes.postgres.probe import PostgresReading
 from probes.reading import Code
 from probes.redis.reading import RedisReading
@@ -42,11 +43,12 @@ LATEST = 6
 BLIND = Threshold(
     "part of the round trips that cannot be assigned to anybody, at most", 0.5, "ratio", "with more nothing is known"
 )
-FELT = Threshold(
-    "time for which the measuring child was held, or a burst of its, at least, where a thread's CPU clock runs on while it is stopped",
-    0.05,
-    "ratio",
-    "else the agent's own work may have kept it from reading: the child, which has none, was on time",
+ACCOUNTED = Threshold(
+    "what the measuring child's stops account for in a round trip (their share of the time, times the longest), at least, "
+    "where a thread's CPU clock runs on while it is stopped",
+    1.0,
+    "ratio of the time without CPU",
+    "a question asked at any moment loses half of that on average; what is beyond twice the average is the agent's own work",
 )
 #: The operation that is longer than a scheduler's slice.
 LONGER = "wait"
@@ -87,11 +89,14 @@ def _target(history: History, target: str) -> Judgement:
             if LONGER in trips
             else Unknown(f"{text}: a PING is over too soon to show it", TOO_SOON, Code.CANNOT_COUNT)
         )
-    if not _own_work_is_known(history) and (felt := _felt(history)) < FELT.value:
-        return Unknown(
-            f"{text}, or by the agent's own work, which cannot be distinguished here; its measuring child was held {felt:.1%} of the time",
-            "see the findings about the CPU", Code.CANNOT_COUNT,
-        )  # fmt: skip
+    if not _own_work_is_known(history):
+        held, longest = _stops(history)
+        if held * longest < ACCOUNTED.value * lost / len(trips):
+            return Unknown(
+                f"{text}, or by the agent's own work, which cannot be distinguished here: its measuring child was held {held:.1%} of the time, "
+                f"{1e3 * longest:.0f} ms at most, which accounts for less",
+                "see the findings about the CPU", Code.CANNOT_COUNT,
+            )  # fmt: skip
     cloud = place.is_cloud_run_service(history)
     changes = raising.instance_billing(history) if cloud else raising.raise_cpu(history)
     severity: targets.Severity = "critical" if lost >= LONG.value * len(trips) else "warning"
@@ -107,10 +112,12 @@ def _own_work_is_known(history: History) -> bool:
     return platform is None or platform.counters["thread_cpu_time"].counts is True
 
 
-def _felt(history: History) -> float:
-    """Share of the time that the measuring child was held, or of its bursts."""
+def _stops(history: History) -> tuple[float, float]:
+    """Share of the time that the measuring child was held, or of its bursts; and for how long at most, in seconds."""
     cpu, spins = cpu_breakdown(history, SPAN), spin_view(history, SPAN)
-    return max(cpu.suspended if cpu else 0.0, spins.causes.total / spins.wall if spins.wall else 0.0)
+    windows = (w for r in history.window(SuspensionReading, SPAN) for w in r.windows)
+    share = max(cpu.suspended if cpu else 0.0, spins.causes.total / spins.wall if spins.wall else 0.0)
+    return share, max((w.longest for w in windows), default=0.0)
 
 
 ADVICE = "Give the client its CPU: {} is innocent."
@@ -123,7 +130,7 @@ RULE = Rule(
     disproof="the server's own time for the same query is as long as the client's",
     needs=(),
     uses=(PostgresReading, RedisReading),
-    thresholds=(SHARE, LEAST, LONG, TRIPS, BLIND, FELT),
+    thresholds=(SHARE, LEAST, LONG, TRIPS, BLIND, ACCOUNTED),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,

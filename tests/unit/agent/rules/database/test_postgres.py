@@ -187,10 +187,13 @@ def test_the_headline_says_what_was_taken_and_what_postgres_worked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "gap", "verdict"), [(False, 0.0, Unknown), (None, 0.0, Unknown), (False, 0.05, Present), (True, 0.0, Present)]
+    ("counts", "gap", "verdict", "held"),
+    [(False, 0.0, Unknown, "0.0% of the time, 0 ms"), (None, 0.0, Unknown, "0.0% of the time, 0 ms"),
+     # Stops of 20 ms in a fifth of the time cost a question 2 ms on average, and these lost 60 ms.
+     (False, 0.02, Unknown, "% of the time, 20 ms"), (False, 0.09, Present, ""), (True, 0.0, Present, "")],
 )  # fmt: skip
-def test_where_own_work_cannot_be_told_apart_the_child_must_have_been_held_too(
-    counts: bool | None, gap: float, verdict: type
+def test_where_own_work_cannot_be_told_apart_the_childs_stops_must_account_for_the_loss(
+    counts: bool | None, gap: float, verdict: type, held: str
 ) -> None:
     scene = Scene(trust={**ALL_COUNT, "thread_cpu_time": counts})
     for _ in range(3):
@@ -199,7 +202,7 @@ def test_where_own_work_cannot_be_told_apart_the_child_must_have_been_held_too(
     judgement = BY_ID["client_suspended_holding_connection"].judge(scene.history)
     assert isinstance(judgement, verdict), judgement
     if isinstance(judgement, Unknown):
-        assert "its measuring child was held 0.0% of the time" in judgement.because
+        assert held in judgement.because
 
 
 @pytest.mark.parametrize("rule", ["network_slow", "proxy_or_server_starved"])
