@@ -12,7 +12,6 @@ import errno
 import gc
 import json
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Coroutine, Iterator, Sequence
@@ -33,6 +32,7 @@ from agent.commands.hooks import hook_path
 from agent.commands.hooks import overview as hooks_overview
 from agent.commands.parser import Handler, build_parser
 from agent.commands.start import find_authorities, leave_tls_out, obstacle, open_standard_streams
+from agent.commands.terminal import columns
 
 #: A disk that is full, a quota, a limit of size, a device that fails, a descriptor that cannot be written to.
 _OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -188,7 +188,7 @@ def _width() -> int:
     """Columns of a report here."""
     from exporters.console import LEAST_WIDTH, WIDTH  # noqa: PLC0415 - only for output
 
-    return max(LEAST_WIDTH, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
+    return max(LEAST_WIDTH, min(WIDTH, columns(WIDTH)))
 
 
 def _report(arguments: argparse.Namespace) -> int:

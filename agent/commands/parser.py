@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from agent import __version__
 from agent.commands.bench.flags import DSN_WORDS, add_bench
@@ -15,6 +15,7 @@ from agent.commands.exec import OWN as EXEC_OPTIONS
 from agent.commands.exec import USAGE_LINE as EXEC_USAGE
 from agent.commands.exits import USAGE
 from agent.commands.hooks import LOADED_BY
+from agent.commands.terminal import columns
 
 #: What ``demo`` can make; ``agent.commands.demo.stalls`` has the table, which takes a while to load.
 STALLS = ("throttle", "lock", "slow-query", "network", "logs")
@@ -33,7 +34,19 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 Handler = Callable[[argparse.Namespace], int]
 
 
+class _Formatter(argparse.HelpFormatter):
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog, **{"width": columns(80) - 2, **options})
+
+
+class _AsWritten(_Formatter, argparse.RawDescriptionHelpFormatter):
+    pass
+
+
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": _Formatter, **options})
+
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(USAGE, f"{self.prog}: {message}\n")
@@ -73,7 +86,7 @@ def build_parser(handlers: Mapping[str, Handler]) -> argparse.ArgumentParser:
     _add_exec(
         commands.add_parser(
             "exec", parents=[settings], help="start the app as the first process of its container, and the agent beside it",
-            usage=EXEC_USAGE.removeprefix("usage: "), description=_EXEC, formatter_class=argparse.RawDescriptionHelpFormatter,
+            usage=EXEC_USAGE.removeprefix("usage: "), description=_EXEC, formatter_class=_AsWritten,
         )
     )  # fmt: skip
     doctor = add("doctor", "measure now and print a report", settings, output, whole)

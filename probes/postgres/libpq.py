@@ -4,7 +4,7 @@ To import ``psycopg.pq`` Python imports ``psycopg`` first, and with it cursors, 
 CPU (65 ms instead of 32, which at a limit of 5 % is most of a second) for classes that measure no round trip.  ``psycopg_binary`` looks its version up,
 which takes 2.5 MB of modules, and its ``pq`` imports Python's OpenSSL, 4.4 MB, so that a libcrypto which both share is set up once: those since 1.1 set
 themselves up, and the wheel's libpq has one of its own.  So the modules that are used find packages whose own ``__init__`` has not run, and no OpenSSL, nor
-ctypes (1.2 MB), which looks for another libpq.  An ``__init__`` runs for whoever asks that package for a name that it has not got yet, such as
+ctypes (1.2 MB), which looks for another libpq, nor typing_extensions (0.5 MB, before Python 3.13), of which one name is taken.  An ``__init__`` runs for whoever asks that package for a name that it has not got yet, such as
 ``psycopg.connect``.  This module is imported when the first connection is made: who watches no database pays nothing.
 """
 
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from psycopg import Error, conninfo, pq
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Error", "conninfo", "pq"]
 
 _PACKAGE, _COMPILED = "psycopg", "psycopg_binary"
-#: The last two look for a libpq that is not the wheel's.
-_UNUSED = ("ssl", "ctypes", "ctypes.util")
+#: The second and third look for a libpq that is not the wheel's; of the last one a name is used, :func:`_type_var`.
+_UNUSED = ("ssl", "ctypes", "ctypes.util", "typing_extensions")
 
 
 def _modules() -> list[Any]:
@@ -80,12 +80,19 @@ def _withheld() -> Iterator[None]:
         package, _, module = name.rpartition(".")
         if package in stubs:
             setattr(stubs[package], module, stub)
+    if "typing_extensions" in stubs:
+        vars(stubs["typing_extensions"])["TypeVar"] = _type_var
     sys.modules.update(stubs)
     try:
         yield
     finally:
         for name in stubs:
             del sys.modules[name]
+
+
+def _type_var(name: str, *constraints: Any, default: Any = None, **options: Any) -> Any:  # noqa: ARG001 - for type checkers
+    """Python's own before 3.13, which takes no default: nobody asks for it while a program runs."""
+    return TypeVar(name, *constraints, **options)
 
 
 def _real(stub: ModuleType, wanted: str) -> Any:

@@ -28,8 +28,8 @@ def test_neither_pythons_openssl_nor_what_looks_versions_up_is_loaded_and_both_c
     without = "import sys\nsys.modules['ssl'] = None\nimport asyncio\ndel sys.modules['ssl']\n"
     loaded = run(without + FIRST + "print(*sys.modules)").split()
     assert "psycopg_binary.pq" in loaded
-    assert not {"ssl", "_ssl", "importlib.metadata", "ctypes", "_ctypes"} & set(loaded)
-    after = "import ssl, psycopg, psycopg_binary\nssl.create_default_context()\nfrom psycopg.pq import misc\nassert misc.ctypes.util.find_library('c')\nprint(psycopg_binary.__version__ == psycopg.__version__)"
+    assert not {"ssl", "_ssl", "importlib.metadata", "ctypes", "_ctypes", "typing_extensions"} & set(loaded)
+    after = "import ssl, psycopg, psycopg_binary, typing_extensions\ntyping_extensions.TypeVar('T', default=int)\nssl.create_default_context()\nfrom psycopg.pq import misc\nassert misc.ctypes.util.find_library('c')\nprint(psycopg_binary.__version__ == psycopg.__version__)"
     assert run(without + FIRST + after) == "True\n"
 
 
