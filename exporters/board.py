@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from exporters import console
+from exporters import console, terminal
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 FOOT = "Enter: everything   Ctrl-C: end"
@@ -35,7 +34,7 @@ class Board:
         write: Callable[[str], None],
         *,
         colour: bool,
-        size: Callable[[], os.terminal_size] = shutil.get_terminal_size,
+        size: Callable[[], os.terminal_size] = terminal.size,
         may_draw: Callable[[], bool] = in_foreground,
     ) -> None:
         self._write, self._colour, self._size, self._may_draw = write, colour, size, may_draw

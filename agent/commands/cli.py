@@ -32,7 +32,6 @@ from agent.commands.hooks import hook_path
 from agent.commands.hooks import overview as hooks_overview
 from agent.commands.parser import Handler, build_parser
 from agent.commands.start import find_authorities, leave_tls_out, obstacle, open_standard_streams
-from agent.commands.terminal import columns
 
 #: A disk that is full, a quota, a limit of size, a device that fails, a descriptor that cannot be written to.
 _OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -186,9 +185,10 @@ def _show(report: dict[str, Any], *, as_json: bool, verbose: bool) -> int:
 
 def _width() -> int:
     """Columns of a report here."""
-    from exporters.console import LEAST_WIDTH, WIDTH  # noqa: PLC0415 - only for output
+    from exporters import terminal  # noqa: PLC0415 - only for output
+    from exporters.console import LEAST_WIDTH, WIDTH  # noqa: PLC0415
 
-    return max(LEAST_WIDTH, min(WIDTH, columns(WIDTH)))
+    return max(LEAST_WIDTH, min(WIDTH, terminal.size(WIDTH).columns))
 
 
 def _report(arguments: argparse.Namespace) -> int:

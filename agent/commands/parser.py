@@ -15,7 +15,7 @@ from agent.commands.exec import OWN as EXEC_OPTIONS
 from agent.commands.exec import USAGE_LINE as EXEC_USAGE
 from agent.commands.exits import USAGE
 from agent.commands.hooks import LOADED_BY
-from agent.commands.terminal import columns
+from exporters import terminal
 
 #: What ``demo`` can make; ``agent.commands.demo.stalls`` has the table, which takes a while to load.
 STALLS = ("throttle", "lock", "slow-query", "network", "logs")
@@ -36,7 +36,7 @@ Handler = Callable[[argparse.Namespace], int]
 
 class _Formatter(argparse.HelpFormatter):
     def __init__(self, prog: str, **options: Any) -> None:
-        super().__init__(prog, **{"width": columns(80) - 2, **options})
+        super().__init__(prog, **{"width": terminal.size().columns - 2, **options})
 
 
 class _AsWritten(_Formatter, argparse.RawDescriptionHelpFormatter):

@@ -1,4 +1,4 @@
-"""The width of the terminal."""
+"""The size of the terminal."""
 
 from __future__ import annotations
 
@@ -13,32 +13,34 @@ from pathlib import Path
 
 import pytest
 
-from agent.commands.terminal import columns
+from exporters import terminal
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize("given", ["100", "1", "0", "", "-3", "wide", "7.5"])
 def test_columns_count_as_for_shutil(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", given)
-    assert columns(64) == shutil.get_terminal_size((64, 24)).columns
+    monkeypatch.setenv("LINES", given)
+    assert terminal.size(64, 25) == shutil.get_terminal_size((64, 25))
 
 
-def test_the_terminal_says_how_wide_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_terminal_says_how_large_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.delenv("LINES", raising=False)
     main, other = os.openpty()
     fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 133, 0, 0))
-    with os.fdopen(other, "w") as terminal, os.fdopen(main):
-        monkeypatch.setattr(sys, "__stdout__", terminal)
-        assert columns(64) == 133
-    assert columns(64) == 64, "closed"
+    with os.fdopen(other, "w") as shown, os.fdopen(main):
+        monkeypatch.setattr(sys, "__stdout__", shown)
+        assert terminal.size(64) == (133, 24)
+    assert terminal.size(64) == (64, 24), "closed"
     monkeypatch.setattr(sys, "__stdout__", None)
-    assert columns(64) == 64
+    assert terminal.size() == (80, 24)
 
 
-def test_who_runs_the_agent_loads_no_compressors_for_its_flags() -> None:
+def test_who_runs_the_agent_loads_no_compressors_for_its_flags_or_its_board() -> None:
     program = (
-        "import sys\nfrom agent.commands import cli\n"
+        "import sys\nfrom agent.commands import cli, run\n"
         "cli.build_parser(cli._HANDLERS).parse_args(['run'])\nprint(*{'shutil', 'bz2', 'lzma'} & set(sys.modules))"
     )
     said = subprocess.run(
