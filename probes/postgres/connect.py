@@ -83,14 +83,14 @@ async def _open_anyhow(address: Address, application: str, options: str, phases:
 
 
 async def _open(address: Address, application: str, options: str, phases: dict[str, float]) -> Link:
-    from probes.postgres.libpq import Error, conninfo, pq  # noqa: PLC0415 - memory that only a watched database is worth
+    from probes.postgres.libpq import Error, pq  # noqa: PLC0415 - memory that only a watched database is worth
 
     given: dict[str, str] = {**address.options, "application_name": application, "client_encoding": "UTF8"}
     if options:
         given["options"] = f"{given.get('options', '')} {options}".strip()
     now = time.monotonic()
     try:
-        connection = pq.PGconn.connect_start(conninfo.make_conninfo(**given).encode())
+        connection = pq.PGconn.connect_start(" ".join(map(_pair, given.items())).encode())
     except (Error, UnicodeError) as error:
         raise failure(str(error)) from None
     try:
@@ -116,6 +116,12 @@ async def _open(address: Address, application: str, options: str, phases: dict[s
     except BaseException:
         connection.finish()
         raise
+
+
+def _pair(option: tuple[str, str]) -> str:
+    """As a connection string has it (PostgreSQL, "Keyword/Value Connection Strings")."""
+    name, value = option
+    return "{}='{}'".format(name, value.replace("\\", r"\\").replace("'", r"\'"))
 
 
 def _phase(status: int, before: str) -> str:

@@ -174,9 +174,10 @@ def _pairs(text: str) -> Dsn:
 
 
 def _of_the_library(text: str, remedy: str) -> dict[str, str]:
-    from probes.postgres.libpq import Error, conninfo  # noqa: PLC0415 - loaded with the connection
+    from probes.postgres.libpq import Error, pq  # noqa: PLC0415 - loaded with the connection
 
     try:
-        return {name: str(value) for name, value in conninfo.conninfo_to_dict(text).items() if value is not None}
+        told = pq.Conninfo.parse(text.encode())
+        return {option.keyword.decode(): option.val.decode() for option in told if option.val is not None}
     except (Error, UnicodeError, ValueError):
         raise unusable("the library cannot read it", remedy) from None

@@ -21,9 +21,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from psycopg import Error, conninfo, pq
+    from psycopg import Error, pq
 
-__all__ = ["Error", "conninfo", "pq"]
+__all__ = ["Error", "pq"]
 
 _PACKAGE, _COMPILED = "psycopg", "psycopg_binary"
 #: The second and third look for a libpq that is not the wheel's; of the last one a name is used, :func:`_type_var`.
@@ -32,7 +32,7 @@ _UNUSED = ("ssl", "ctypes", "ctypes.util", "typing_extensions")
 
 def _modules() -> list[Any]:
     """In this order: the first needs no other."""
-    return [importlib.import_module(f"{_PACKAGE}.{name}") for name in ("pq", "errors", "conninfo")]
+    return [importlib.import_module(f"{_PACKAGE}.{name}") for name in ("pq", "errors")]
 
 
 def _load() -> list[Any]:
@@ -103,5 +103,5 @@ def _real(stub: ModuleType, wanted: str) -> Any:
 
 
 if not TYPE_CHECKING:
-    pq, _errors, conninfo = _load()
+    pq, _errors = _load()
     Error = _errors.Error

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[4]
-FIRST = "import sys\nfrom probes.postgres.libpq import Error, conninfo, pq\n"
+FIRST = "import sys\nfrom probes.postgres.libpq import Error, pq\n"
 
 
 def run(script: str) -> str:
@@ -21,7 +21,13 @@ def run(script: str) -> str:
 def test_nothing_of_what_stands_on_the_low_level_is_loaded() -> None:
     loaded = run(FIRST + "print(*sorted(name for name in sys.modules if name.startswith('psycopg')))").split()
     assert "psycopg.pq" in loaded
-    assert not {"psycopg.cursor", "psycopg.connection", "psycopg.types.json", "psycopg_binary._psycopg"} & set(loaded)
+    assert not {
+        "psycopg.cursor",
+        "psycopg.connection",
+        "psycopg.conninfo",
+        "psycopg.types.json",
+        "psycopg_binary._psycopg",
+    } & set(loaded)
 
 
 def test_neither_pythons_openssl_nor_what_looks_versions_up_is_loaded_and_both_can_be_afterwards() -> None:
@@ -35,9 +41,7 @@ def test_neither_pythons_openssl_nor_what_looks_versions_up_is_loaded_and_both_c
 
 def test_who_imports_the_library_afterwards_gets_all_of_it_with_the_same_errors() -> None:
     after = "from psycopg import Error as same, pq as low\nimport psycopg\nfrom psycopg.rows import tuple_row\nassert same is Error and low is pq"
-    after += (
-        "\nassert psycopg.conninfo is conninfo and psycopg.errors.Error is Error and not hasattr(psycopg, 'nothing')"
-    )
+    after += "\nassert psycopg.errors.Error is Error and psycopg.conninfo.pq is pq and not hasattr(psycopg, 'nothing')"
     assert run(f"{FIRST}{after}\nprint(psycopg.connect.__name__)") == "connect\n"
 
 
@@ -48,7 +52,7 @@ def test_a_library_that_was_there_first_is_the_one_that_is_used() -> None:
     )
 
 
-@pytest.mark.parametrize("where", ["psycopg.conninfo", "psycopg_binary.pq"])
+@pytest.mark.parametrize("where", ["psycopg.errors", "psycopg_binary.pq"])
 @pytest.mark.parametrize("broken", ["ImportError", "AttributeError"])
 def test_a_library_that_cannot_be_taken_apart_is_loaded_whole(broken: str, where: str) -> None:
     """As a later release may be: a module of it that asks its package for a name."""
