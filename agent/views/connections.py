@@ -48,6 +48,11 @@ class Connections:
     busiest_per_second: float
     request_bytes: float
     opened_per_second: float
+    """At least: short ones go unseen where the other side closes them."""
+    met_coming_and_going: int
+    """Readings that met such short ones."""
+    begun_per_second: float
+    """To anywhere in this network namespace; 0.0 where that is not told."""
     count: float
     """Connections, on average."""
     readings: int
@@ -113,6 +118,8 @@ def connections(history: History, seconds: float) -> dict[str, Connections]:
                 _of(seen[-1].closed_per_second, remote),
                 _mean([_of(r.fleeting_per_second, remote) for r in readings]),
             ),
+            met_coming_and_going=sum(_of(r.fleeting_per_second, remote) > 0 for r in readings),
+            begun_per_second=_mean([r.begun_per_second for r in readings if r.begun_per_second is not None]),
             count=_mean(weights),
             readings=len(seen),
         )  # fmt: skip

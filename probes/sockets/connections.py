@@ -21,8 +21,8 @@ of the waits, the long ones counting more.
 A connection that came and went between two reads leaves a socket in TIME_WAIT for a minute on the side
 that closed first, which is the client's with every common driver; ``closed_per_second`` counts these.  The
 agent's own are among them, about one a minute for each database that it watches.  Where the server closed first (asyncpg
-lets it) nothing is left: a connection that stood at one sample and at neither the one before nor the one after it lived
-for less than the time between those, so there are at least ``fleeting_per_second`` of them, and no more than the namespace has begun.
+lets it) nothing is left: a connection that stood at one sample and at neither the one before nor the one after it was begun
+in between, so there are at least ``fleeting_per_second`` of them, and no more than the namespace has begun (``begun_per_second``).
 
 A wait of over 10 s, or a result that is read for as long, may be meant so (BLPOP, replication, a reader with a pace of its own):
 these are told apart as far as the wire knows (:mod:`probes.sockets.exchange`), within the shares of the waiting and the unread.  Unseen is what a connection
@@ -59,7 +59,7 @@ from probes.sockets import netlink, proc_net
 from probes.sockets.classify import Key, Seen, settle
 from probes.sockets.endpoints import Endpoints, weigh
 from probes.sockets.services import DEFAULT_PORTS
-from probes.sockets.sums import Sample, Sums, fleeting, key_of
+from probes.sockets.sums import FIRST, Sample, Sums, fleeting, key_of
 from probes.sockets.tcp_info import Dump, Remote, Socket
 
 #: After a refusal netlink is not asked for so long: each question may make the kernel look for a module.
@@ -75,6 +75,7 @@ FEW_PER_SECOND = 0.5
 MORE_SAMPLES = 2
 
 _REMEDY = "let the agent see the network namespace of the application, with its /proc and NETLINK_SOCK_DIAG allowed"
+_NOT_COUNTED = Unseen("/proc/net/snmp does not tell ActiveOpens", Code.CANNOT_COUNT)
 _CHANGED = "other addresses are watched than at the previous reading"
 _GVISOR = Unseen(
     "gVisor has no NETLINK_SOCK_DIAG, and the queues in its /proc/net/tcp always read 0", Code.CANNOT_COUNT
@@ -148,6 +149,9 @@ class ConnectionsReading(Reading):
     request_bytes: Mapping[str, float] | None = gauge("Mean bytes sent per segment with data", by="remote")
     new_connections_per_second: Mapping[str, float] | None = gauge(
         "Connections that the previous reading did not have, per second; shorter ones go unseen", by="remote"
+    )
+    begun_per_second: float | None = gauge(
+        "Connections begun in this network namespace per second, to anywhere: no more can have come and gone"
     )
     closed_per_second: Mapping[str, float] | None = gauge(
         "Connections that the client closed in the last minute, per second (sockets in TIME_WAIT)", by="remote"
@@ -257,10 +261,21 @@ class ConnectionsProbe:
         seconds = max(0.0, sample.taken - before.taken) if before else 0.0
         if begun is None and self._opens is not None:
             span = 0.0  # how many there can be is not known yet
-        most = begun / seconds if begun is not None and seconds else math.inf
-        sums.fill_fleeting({end: len(found) for end, found in ends.items()}, 1.0 if nothing else span, most)
+        most = begun / seconds if begun is not None and seconds else None
+        if most is None:
+            sums.unseen["begun_per_second"] = FIRST if self._opens is not None else _NOT_COUNTED
+        sums.fill_fleeting(
+            {end: len(found) for end, found in ends.items()},
+            1.0 if nothing else span,
+            math.inf if most is None else most,
+        )
         return ConnectionsReading(
-            taken=sample.taken, seconds=seconds, unseen=sums.unseen, services=self._services, **sums.fields
+            taken=sample.taken,
+            seconds=seconds,
+            unseen=sums.unseen,
+            services=self._services,
+            begun_per_second=most,
+            **sums.fields,
         )
 
     def _begun(self) -> int | None:

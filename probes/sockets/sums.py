@@ -15,7 +15,7 @@ from probes.sockets.classify import Key, Seen
 from probes.sockets.exchange import Group
 from probes.sockets.tcp_info import TIME_WAIT_SECONDS, Socket
 
-_FIRST = Unseen("this is the first reading: nothing to compare with yet", Code.NOT_YET)
+FIRST = Unseen("this is the first reading: nothing to compare with yet", Code.NOT_YET)
 _STILL = Unseen("no time has passed since the previous reading", Code.NOT_YET)
 _NOT_REPORTED = Unseen("the kernel does not report it for any of these connections", Code.CANNOT_COUNT)
 _TOO_FEW = Unseen("it takes three samples in one slot", Code.NOT_YET)
@@ -57,14 +57,14 @@ class Sample(NamedTuple):
 
 
 def fleeting(samples: Sequence[tuple[float, Mapping[Key, Socket]]]) -> tuple[list[Socket], float]:
-    """The sockets of single samples, (seconds, sockets) each, that neither neighbour had, and the time between those.
+    """The sockets of single samples, (seconds, sockets) each, that neither neighbour had, and the time in which they began.
 
-    The first and the last sample have but one neighbour: what they alone saw may have lived for long.
+    They began after the sample before.  The first and the last sample have but one neighbour: what they alone saw may have lived for long.
     """
     found, span = [], 0.0
-    for (start, before), (_, now), (end, after) in zip(samples, samples[1:], samples[2:], strict=False):
+    for (start, before), (at, now), (_, after) in zip(samples, samples[1:], samples[2:], strict=False):
         found += [now[key] for key in now.keys() - before.keys() - after.keys()]
-        span += end - start
+        span += at - start
     return found, span
 
 
@@ -132,9 +132,9 @@ class Sums:
         self._put("closed_per_second", known)
 
     def fill_fleeting(self, fleeting: Mapping[str, int], seconds: float, most: float = inf) -> None:
-        """Those that came and went within ``seconds``; 0 when there were not three samples.  ``most``: so many were begun a second.
+        """Those that began within ``seconds`` and went at once; 0 when there were not three samples.  ``most``: so many were begun a second.
 
-        One that a sample happens to meet in a fifth of a second would be five a second.
+        One that a sample happens to meet in a tenth of a second would be ten a second.
         """
         if seconds <= 0:
             self._absent(("fleeting_per_second",), _TOO_FEW)
@@ -146,7 +146,7 @@ class Sums:
     def fill_growth(self, before: Sample | None, sample: Sample) -> None:
         """What changed since the sample before."""
         if before is None:
-            self._absent((*_RATES, "request_bytes", "retransmits"), _FIRST)
+            self._absent((*_RATES, "request_bytes", "retransmits"), FIRST)
             return
         new, sent, acked, again, back, most = {}, {}, {}, {}, {}, {}
         for end, found in self._endpoints.items():

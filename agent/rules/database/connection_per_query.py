@@ -3,7 +3,7 @@
 Opening costs four round trips, seven with TLS, and milliseconds of CPU on both sides for the password (measured:
 363 times fewer transactions on loopback, 27 times at a round trip of 2 ms).  Most drivers close their side first and
 leave a trace here; asyncpg lets the server do so, and then the server's own count of sessions tells, or the connections
-that are met at one look and never again: of short ones a lower bound.
+that are met at one look and never again: of short ones a lower bound.  It rules nothing out where more were begun than that.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules.confidence import measured
-from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold
+from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.rules.targets import LEAST_READINGS, endpoint
 from agent.views import connections
 from agent.views.round_trips import asked
 from probes.postgres.server import PostgresServerReading
+from probes.reading import Code
 from probes.sockets.connections import ConnectionsReading
 
 SPAN = 60.0
@@ -25,6 +26,9 @@ RATE = Threshold(
 COUNTED = Threshold(
     "time in which the server counted new sessions, at least, where they are not seen to close", 25.0, "seconds",
     "longer than the slot or two of a deployment",
+)  # fmt: skip
+MET = Threshold(
+    "readings of the last minute that met a connection come and go, at least, for fewer not to be ruled out", 2, "count", "one may be somebody's look",
 )  # fmt: skip
 SURE = measured(16, 16)
 
@@ -38,6 +42,9 @@ def _endpoint(history: History, remote: str, seen: connections.Connections) -> J
     text = f"{opened:.1f} connections to {connections.called(history, remote)} are opened and closed per second, {seen.count:.0f} are open"
     evidence = [Evidence(text, opened)]
     if opened < RATE.value:
+        if seen.met_coming_and_going >= MET.value and seen.begun_per_second >= RATE.value:
+            because = f"{text} at least: short ones came and went, and {seen.begun_per_second:.1f} a second are begun from here, to wherever"
+            return Unknown(because, ROLE, Code.CANNOT_COUNT)
         return Absent(text, tuple(evidence))
     kind = asked(history).get(remote)
     own = history.latest(kind, remote) if kind is not None else None
@@ -59,6 +66,7 @@ def _counted_by_server(history: History, remote: str) -> float:
     return sorted(r.new_sessions_per_second or 0.0 for r in counted)[(len(counted) - 1) // 2]
 
 
+ROLE = "give the agent a role in the database (postgres.targets): the server counts its sessions"
 ADVICE = "Keep connections open in a pool."
 
 RULE = Rule(
@@ -67,7 +75,7 @@ RULE = Rule(
     meaning="Connections to the database are opened and closed many times a minute, each at the price of several round trips.",
     disproof="log_connections on the server shows few new sessions",
     needs=(ConnectionsReading,),
-    thresholds=(RATE, COUNTED),
+    thresholds=(RATE, COUNTED, MET),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from agent.settings.load import Config, history_bytes
 from probes.labels import OTHER
-from probes.reading import NoData, specs
+from probes.reading import Code, NoData, specs
 from probes.sockets.classify import UNREAD_SECONDS, classify
 from probes.sockets.connections import (
     ALL_EVERY,
@@ -56,8 +56,8 @@ def blank(number: int = 1, rqueue: int = 0) -> Socket:
     return sock(number, rqueue=rqueue)._replace(info=TcpInfo())
 
 
-#: What it takes several samples to tell.
-ONE_LOOK = {"fleeting_per_second"}
+#: What it takes several samples, or a counter that is there, to tell.
+ONE_LOOK = {"fleeting_per_second", "begun_per_second"}
 
 
 class Source:
@@ -170,11 +170,11 @@ def test_several_samples_make_one_share_and_the_last_one_counts_the_connections(
     [
         ((), {}),
         (((1, 2), (1, 2), (1, 2)), {DB: 0.0}),
-        (((1,), (1, 2, 3), (1,)), {DB: 10.0}),
+        (((1,), (1, 2, 3), (1,)), {DB: 20.0}),
         (((1, 2), (1,), (1,)), {DB: 0.0}),  # it may have stood for long
         (((1,), (1,), (1, 2)), {DB: 0.0}),  # it may stay
-        (((), (1, 2), (2,)), {DB: 5.0}),
-        (((1, 2), (3,), (2,)), {DB: 5.0}),  # an idle pool hides behind no other
+        (((), (1, 2), (2,)), {DB: 10.0}),
+        (((1, 2), (3,), (2,)), {DB: 10.0}),  # an idle pool hides behind no other
     ],
     ids=str,
 )  # fmt: skip
@@ -272,7 +272,24 @@ def test_no_more_can_come_and_go_than_were_begun() -> None:
     few = Few(begun=5)
     few.scene.read(sock(1))
     few.middle = [sock(1), sock(2)]
-    assert few.scene.read(sock(1), after=9.8).fleeting_per_second == pytest.approx({DB: 0.5})
+    reading = few.scene.read(sock(1), after=9.8)
+    assert reading.fleeting_per_second == pytest.approx({DB: 0.5})
+    assert reading.begun_per_second == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("told", "rate", "why"),
+    [([7, 27], 2.0, None), ([7], None, Code.NOT_YET), ([None, None], None, Code.CANNOT_COUNT), ([7, None], None, Code.CANNOT_COUNT), ([None, 7], None, Code.NOT_YET)],
+    ids=str,
+)  # fmt: skip
+def test_how_many_the_namespace_begins_is_told_or_why_not(
+    told: list[int | None], rate: float | None, why: Code | None
+) -> None:
+    scene, left = Scene(opened=lambda: left.pop(0)), list(told)
+    reading = [scene.read(sock(), after=10.0) for _ in told][-1]
+    assert reading.begun_per_second == rate
+    unseen = reading.unseen.get("begun_per_second")
+    assert (unseen and unseen.code) == why
 
 
 @pytest.mark.parametrize(
@@ -517,7 +534,7 @@ def test_the_history_reserves_what_a_reading_of_many_endpoints_takes() -> None:
     async def sleep(_: float) -> None:
         scene.clock.advance(0.1)
 
-    scene = Scene(samples=3, sleep=sleep)
+    scene = Scene(samples=3, sleep=sleep, opened=lambda: scene.netlink.asked)
     crowd = [f"2001:db88:1234:5678:9abc:def0:1{n:03x}:fff1" for n in range(1, MOST_ENDPOINTS + 3)]  # no shorter form
     for sent in (1000, 3000):
         reading = scene.read(

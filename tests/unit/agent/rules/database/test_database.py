@@ -46,6 +46,11 @@ def sample(remote: str = "10.0.0.1:5432", **known: float) -> ConnectionsReading:
     return ConnectionsReading(taken=0.0, seconds=10.0, **{name: {remote: v} for name, v in {**fields, **known}.items()})  # type: ignore[arg-type]
 
 
+def fleeting(met: float, begun: float | None) -> ConnectionsReading:
+    """Connections that came and went between samples, and all that the namespace began, per second."""
+    return replace(sample(fleeting_per_second=met), begun_per_second=begun)
+
+
 SOCKET = "/var/run/postgresql/.s.PGSQL.5432"
 
 
@@ -171,6 +176,10 @@ CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type
         "a pool": ((sample(),) * 4, Absent),
         "the server closes first, and counts": (((sample(MAIN), server(new_sessions_per_second=12.0)),) * 4, Present),
         "short ones between three samples": ((sample(connections=0.0, fleeting_per_second=5.0), sample()) * 3, Present),
+        "short ones, of which the samples met few": ((fleeting(0.9, begun=30.0), sample()) * 3, Unknown),
+        "short ones, and no more than were begun": ((fleeting(0.9, begun=1.0),) * 6, Absent),
+        "short ones, where nothing tells how many were begun": ((fleeting(0.9, begun=None),) * 6, Absent),
+        "somebody's look, beside many requests to others": ((*(fleeting(0.0, begun=30.0),) * 5, fleeting(5.0, begun=30.0)), Absent),
         "opened by a slow client, and all stay": (tuple(sample(connections=4.0 + 30 * n, new_connections_per_second=3.0) for n in range(4)), Absent),
         "opened, and as many gone": ((sample(connections=20.0, new_connections_per_second=2.5),) * 4, Present),
         "a server that counts a deployment": (((sample(MAIN), server(new_sessions_per_second=9.0)), *((sample(MAIN), server(new_sessions_per_second=0.0)),) * 3), Absent),
