@@ -285,7 +285,7 @@ def test_no_more_can_come_and_go_than_were_begun() -> None:
 def test_how_many_the_namespace_begins_is_told_or_why_not(
     told: list[int | None], rate: float | None, why: Code | None
 ) -> None:
-    scene, left = Scene(opened=lambda: left.pop(0)), list(told)
+    scene = Scene(opened=iter(told).__next__)
     reading = [scene.read(sock(), after=10.0) for _ in told][-1]
     assert reading.begun_per_second == rate
     unseen = reading.unseen.get("begun_per_second")
@@ -534,7 +534,7 @@ def test_the_history_reserves_what_a_reading_of_many_endpoints_takes() -> None:
     async def sleep(_: float) -> None:
         scene.clock.advance(0.1)
 
-    scene = Scene(samples=3, sleep=sleep, opened=lambda: scene.netlink.asked)
+    scene = Scene(samples=3, sleep=sleep, opened=iter(range(0, 99, 9)).__next__)
     crowd = [f"2001:db88:1234:5678:9abc:def0:1{n:03x}:fff1" for n in range(1, MOST_ENDPOINTS + 3)]  # no shorter form
     for sent in (1000, 3000):
         reading = scene.read(
