@@ -15,7 +15,7 @@ from agent.views.comb import LEAST_ENDS
 from probes.cpu.suspension import SuspensionReading
 from probes.host.cgroup import CgroupReading
 from probes.reading import Code, NoData
-from tests.unit.builders import ALL_COUNT, CLEAN, Burst, Cause, Scene, beat, cgroup, spin, suspension
+from tests.unit.builders import ALL_COUNT, CLEAN, SLOT, Burst, Cause, Scene, beat, cgroup, spin, suspension
 
 #: The counter without which a rule's zero says nothing.
 RESTS_ON = [("cpu_quota_throttled", "cgroup_throttled"), ("cpu_stolen", "lost_ticks"), ("cpu_contended", "run_delay")]
@@ -148,6 +148,30 @@ def test_throttled_time_in_few_of_many_periods_is_no_harm() -> None:
     for _ in range(4):
         scene.slot([beat(scene.clock())], throttled=1.0, hits=2.0, periods=50.0)
     assert isinstance(BY_ID["cpu_quota_throttled"].judge(scene.history), Absent)
+
+
+@pytest.mark.parametrize(
+    ("used", "held", "hits", "said"),
+    [(0.06, 0.151, 2, "15% of the time, 72% of the time in which it wanted to run"), (0.2, 0.8, 10, "80% of the time")],
+    ids=["60 ms of work a second, which take 211", "always at work"],
+)
+def test_of_short_bursts_it_is_said_how_much_longer_they_take(used: float, held: float, hits: int, said: str) -> None:
+    scene = Scene()
+    for _ in range(4):
+        scene.slot([beat(scene.clock())])
+        scene.history.add(
+            cgroup(
+                scene.clock(),
+                target="app",
+                throttled=held * SLOT,
+                usage=used * SLOT,
+                hits=hits * SLOT,
+                limit=0.2,
+            )
+        )
+    judgement = BY_ID["cpu_quota_throttled"].judge(scene.history)
+    assert isinstance(judgement, Present)
+    assert judgement.evidence[0].text == f"ready work was held by the quota {said}"
 
 
 # ---- unreadable is not zero
