@@ -16,18 +16,20 @@ KNOWN = Loggers(7, "python", known=("StreamHandler",))
 def minute(
     *, handler: str = "orders/HTTPHandler", calls: tuple[float, float, float, float, float] | None = None,
     loop: dict[str, float] | None = None, wake: float | None = 0.001, loggers: Loggers | None = KNOWN, gap: float = 0.0, watched: bool = True,
-    since: int = 0, until: int = 12,
+    since: int = 0, until: int = 12, freed: int = 12,
 ) -> History:  # fmt: skip
     """``calls``: calls, seconds, slow calls, their seconds, the slowest; ``loop``: the reading's fields; both of each 5 s.
 
     ``wake``: how late the hook's own thread was woken on average; ``gap``: seconds of each 100 ms that the hypervisor takes.
-    The app is there from slot ``since`` until slot ``until`` of twelve, and so is the gap.
+    The app is there from slot ``since`` until slot ``until`` of twelve, and so is the gap, which
+    is over from slot ``freed`` on.
     """
     scene = Scene()
     for slot in range(12):
         there = since <= slot < until
         if watched:
-            scene.run(5, gap=gap if there else 0.0, cause="hypervisor" if gap and there else "nobody")
+            held = gap if there and slot < freed else 0.0
+            scene.run(5, gap=held, cause="hypervisor" if held else "nobody")
         else:
             scene.clock.advance(5)
         fields: dict[str, Any] = {}

@@ -57,6 +57,16 @@ def test_look_alike_a_few_calls_that_last_for_less_of_the_time_than_the_cpu_is_g
     assert "the CPU was taken away" in found.because
 
 
+def test_look_alike_long_calls_of_a_limit_that_is_no_more() -> None:
+    """Of the last minute it took less than a twentieth, and yet more than passed in slow calls."""
+    few = (500.0, 0.1, 0.25, 0.07, 0.6)
+    assert isinstance(judge(minute(calls=few)), Present)
+    assert isinstance(judge(minute(calls=few, gap=0.05, freed=1)), Unknown)
+    assert isinstance(judge(minute(calls=(500.0, 0.4, 1.0, 0.35, 0.6), gap=0.05, freed=1)), Present), (
+        "more than it took"
+    )
+
+
 def test_look_alike_an_app_under_a_limit_that_does_little_but_log() -> None:
     """A guest of the lab: all that is taken away may have fallen into calls that need the CPU themselves."""
     calls = (55.0, 3.15, 55.0, 3.15, 0.3)
