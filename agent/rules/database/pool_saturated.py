@@ -5,7 +5,8 @@ explains this one, and as far as they can by the sockets.
 
 A pool that is always full with nobody waiting is one of the right size: a worker's own connection, or as many
 workers as connections.  Where a page does not tell who waits, a full pool of two and more is reported at low
-confidence (of requests that come at random, as many must wait as find it full), and a full pool of one is unknown.
+confidence (of requests that come at random, as many must wait as find it full), and a full pool of one is unknown.  So is one
+in which somebody waits now and then, where nothing tells for how long: Node answers for its page when nothing else is to be done.
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ MOST = Threshold(
     "samples that find the pool full, or somebody waiting, above", 0.5, "ratio", "one such sample is a burst"
 )
 LOOKS = Threshold("samples of the pool, at least", 3, "", "fewer can all fall into one burst")
+SOME = Threshold(
+    "samples of a full pool in which somebody waits, at least, for it not to be cleared where nothing tells how long",
+    2,
+    "",
+    "one is a burst",
+)
 WAIT = Threshold(
     "mean wait for a connection, at least",
     0.01,
@@ -78,6 +85,9 @@ def _pool(history: History, pool: PoolView) -> Judgement:
     evidence = [Evidence(text, len(busy) / pool.samples, "ratio")]
     told = wait is not None or bool(pool.waiting)
     harm = wait >= WAIT.value if wait is not None else len(waited) > most or not told
+    if len(busy) > most and not harm and wait is None and len(waited) >= SOME.value:
+        because = f"{text}; in {len(waited)} of them somebody waited, and how long is not published"
+        return Unknown(because, HOW_LONG, Code.CANNOT_COUNT)
     if len(busy) <= most or not harm:
         return Absent(text, tuple(evidence))
     if not told and max(pool.size.values()) <= 1:
@@ -108,6 +118,7 @@ WILL_NOT_HELP = (
     "a larger pool against a client that is asleep, a lock or a starved database: more requests wait for the same"
 )
 SERVE = "let the app serve its metrics at pool.metrics_url, or correct that"
+HOW_LONG = "publish the time that requests wait for a connection"
 TELL = "publish its size, or set pool.size; best of all publish how many requests wait for a connection"
 #: Library, as in probes.pool_names: its setting.
 SETTINGS = {
@@ -130,7 +141,7 @@ RULE = Rule(
     meaning="Most of the time a pool of the app has no connection left, and requests wait before they reach the database.",
     disproof="the app's own time from asking for a connection to having one stays below 10 ms",
     needs=(PoolReading,),
-    thresholds=(FULL, MOST, LOOKS, WAIT, LONG),
+    thresholds=(FULL, MOST, LOOKS, SOME, WAIT, LONG),
     confidences=(BY_WAIT, BY_WAITERS, BY_FULLNESS),
     span_seconds=SPAN,
     judge=_judge,

@@ -62,6 +62,8 @@ SQL = sample("database_sql", size=4, checked_out=4, waits=100, wait_seconds=20.0
 SQL_CALM = sample("database_sql", size=4, checked_out=4, waits=0, wait_seconds=0.0)
 PRISMA = sample("prisma", checked_out=3, waiting=8, acquires=80, wait_seconds=8.0)
 NODE = sample("node_postgres", checked_out=10, waiting=31)
+FULL_NODE = sample("node_postgres", size=2, checked_out=2, waiting=0)
+SOMETIMES = sample("node_postgres", size=2, checked_out=2, waiting=1)
 JDBC = sample("jdbc", size=10, checked_out=10)
 #: A worker that keeps its one connection.
 ONE = sample(size=1, checked_out=1, waiting=0, acquires=0, wait_seconds=0.0)
@@ -91,7 +93,9 @@ SCENES: dict[str, tuple[Sequence[PoolReading], type]] = {
     "a pool of one, in use by design": ([ONE] * 6, Absent),
     "slow to connect, never full": ([sample(size=10, checked_out=1, waiting=0, acquires=2, wait_seconds=0.2)] * 6, Absent),
     "many short waits": ([sample(size=9, checked_out=9, waiting=1, acquires=9000, wait_seconds=9.0)] * 6, Absent),
+    "full by design, and one burst": ([SOMETIMES, *[FULL_NODE] * 5], Absent),
     # unknown
+    "full, and somebody waits in a third of the samples, nobody tells how long": ([SOMETIMES, FULL_NODE, FULL_NODE] * 2, Unknown),
     "a pool of one, and nobody tells who waits": ([ONE_BLIND] * 6, Unknown),
     "neither size nor waiters": ([sample("sqlalchemy", checked_out=12)] * 6, Unknown),
     "two samples": ([QUEUE] * 2, Unknown),
