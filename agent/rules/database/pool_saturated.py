@@ -34,7 +34,7 @@ MOST = Threshold(
 )
 LOOKS = Threshold("samples of the pool, at least", 3, "", "fewer can all fall into one burst")
 SOME = Threshold(
-    "samples of a full pool in which somebody waits, at least, for it not to be cleared where nothing tells how long",
+    "samples of a full pool in which somebody waits, at least, for it not to be cleared where how long is not published",
     2,
     "",
     "one is a burst",
