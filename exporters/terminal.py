@@ -15,8 +15,7 @@ def size(columns: int = 80, lines: int = 24) -> os.terminal_size:
     given = [int(text) if (text := os.environ.get(name, "")).isdecimal() else 0 for name in ("COLUMNS", "LINES")]
     there = os.terminal_size((0, 0))
     if not all(given):
-        with suppress(
-            AttributeError, ValueError, OSError
-        ):  # no standard output, one that is closed, one that is no terminal
+        # No standard output, one that is closed, one that is no terminal.
+        with suppress(AttributeError, ValueError, OSError):
             there = os.get_terminal_size(sys.__stdout__.fileno())  # type: ignore[union-attr]
     return os.terminal_size((given[0] or there.columns or columns, given[1] or there.lines or lines))

@@ -261,20 +261,16 @@ class ConnectionsProbe:
         seconds = max(0.0, sample.taken - before.taken) if before else 0.0
         if begun is None and self._opens is not None:
             span = 0.0  # how many there can be is not known yet
-        most = begun / seconds if begun is not None and seconds else None
-        if most is None:
+        per_second = begun / seconds if begun is not None and seconds else None
+        if per_second is None:
             sums.unseen["begun_per_second"] = FIRST if self._opens is not None else _NOT_COUNTED
-        sums.fill_fleeting(
-            {end: len(found) for end, found in ends.items()},
-            1.0 if nothing else span,
-            math.inf if most is None else most,
-        )
+        sums.fill_fleeting({end: len(found) for end, found in ends.items()}, 1.0 if nothing else span, per_second)
         return ConnectionsReading(
             taken=sample.taken,
             seconds=seconds,
             unseen=sums.unseen,
             services=self._services,
-            begun_per_second=most,
+            begun_per_second=per_second,
             **sums.fields,
         )
 

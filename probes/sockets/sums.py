@@ -131,8 +131,8 @@ class Sums:
         known = {end: closed.get(end, 0) / TIME_WAIT_SECONDS for end in {*self._endpoints, *closed}}
         self._put("closed_per_second", known)
 
-    def fill_fleeting(self, fleeting: Mapping[str, int], seconds: float, most: float = inf) -> None:
-        """Those that began within ``seconds`` and went at once; 0 when there were not three samples.  ``most``: so many were begun a second.
+    def fill_fleeting(self, fleeting: Mapping[str, int], seconds: float, most: float | None) -> None:
+        """Those that began within ``seconds`` and went at once; 0 when there were not three samples.  ``most``: so many were begun a second, where that is known.
 
         One that a sample happens to meet in a tenth of a second would be ten a second.
         """
@@ -140,7 +140,7 @@ class Sums:
             self._absent(("fleeting_per_second",), _TOO_FEW)
             return
         known = {end: fleeting.get(end, 0) / seconds for end in {*self._seen, *fleeting}}
-        told = {end: value and min(value, most) for end, value in self._scaled(known).items()}
+        told = {end: value and min(value, inf if most is None else most) for end, value in self._scaled(known).items()}
         self._put("fleeting_per_second", told)
 
     def fill_growth(self, before: Sample | None, sample: Sample) -> None:

@@ -85,11 +85,13 @@ def _pool(history: History, pool: PoolView) -> Judgement:
     evidence = [Evidence(text, len(busy) / pool.samples, "ratio")]
     told = wait is not None or bool(pool.waiting)
     harm = wait >= WAIT.value if wait is not None else len(waited) > most or not told
-    if len(busy) > most and not harm and wait is None and len(waited) >= SOME.value:
+    if len(busy) <= most:
+        return Absent(text, tuple(evidence))
+    if not harm:
+        if wait is not None or len(waited) < SOME.value:
+            return Absent(text, tuple(evidence))
         because = f"{text}; in {len(waited)} of them somebody waited, and how long is not published"
         return Unknown(because, HOW_LONG, Code.CANNOT_COUNT)
-    if len(busy) <= most or not harm:
-        return Absent(text, tuple(evidence))
     if not told and max(pool.size.values()) <= 1:
         return Unknown(
             f"the one connection of pool {pool.name!r} is in use, as it may be meant to be; who waits for it is not published",
