@@ -98,16 +98,17 @@ class Agent:
         return self.cost.pace(self.config.budget.cpu_ratio)
 
     async def start(self) -> None:
-        """Read what the others need, start those that must be started, and make a first report.
+        """Read what the others need, make a first report, and start those that must be started: they take CPU from now on.
 
         Raises OSError when the measuring child cannot be started.
         """
         for probe in self._first:
             self.history.add(await probe.read())
+        self.publish()
         for entry in self.schedule.entries:
             if isinstance(entry.probe, Starting):
                 entry.probe.start()
-        self.publish()
+        self._note_child()
 
     async def run(self) -> None:
         """Measure until cancelled."""
@@ -149,6 +150,9 @@ class Agent:
         own = self.history.latest(CgroupReading)
         return min(((own and own.limit_cores) or {}).values(), default=inf) <= SMALL_CORES
 
+    def _note_child(self) -> None:
+        self.state.child_alive = self._context.child_pid() is not None
+
     def publish(self) -> Report:
         """Judge the history now and swap the new report in."""
         cpu_seconds, memory = self.cost.measure()
@@ -162,7 +166,7 @@ class Agent:
         self.state.timeline.note(report, time.monotonic())
         self._version += 1
         platform = self.history.latest(PlatformReading)
-        self.state.child_alive = self._context.child_pid() is not None
+        self._note_child()
         self.state.snapshot = Snapshot(
             version=self._version,
             report=report,
