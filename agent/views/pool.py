@@ -35,6 +35,8 @@ class PoolView:
     #: Who waits at any moment: sampled, or the seconds that were waited, per second; ``None`` where neither is told.
     mean_waiting: float | None
     gave_up: float
+    #: Median seconds in which the app answered for its page; ``None`` where no page tells of this pool.
+    page_seconds: float | None
 
     def full(self, share: float) -> set[int]:
         """The samples in which at least this share of the connections was checked out."""
@@ -72,6 +74,7 @@ def view(readings: Sequence[PoolReading], pool: str) -> PoolView:
     if acquires and waiting:  # who waits now is one of those that asked, whether or not somebody was served
         number = max(number, *waiting.values())
         standing = sum(waiting[at] * samples[at].seconds for at in waiting)
+    answered = [r.page_seconds for r in samples if r.page_seconds is not None]
     known = number > 0 and (spent or (acquires and waiting))
     waited = standing if standing > UNFINISHED * over else over
     return PoolView(
@@ -85,6 +88,7 @@ def view(readings: Sequence[PoolReading], pool: str) -> PoolView:
         of_waits=not acquires,
         mean_waiting=_mean_waiting(waiting, sum(spent.values()) if spent else None, sum(r.seconds for r in samples)),
         gave_up=sum(values_of("timeouts").values()),
+        page_seconds=median(answered) if answered else None,
     )
 
 

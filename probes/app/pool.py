@@ -41,6 +41,7 @@ _NUMBERS = (*GAUGES, *COUNTERS)
 _SERVE = "let the app serve its metrics there, or correct pool.metrics_url"
 _NAME_THEM = "publish the pool's metrics under such a name, or tell their names in pool.names"
 _SILENCE = Unseen("no hook reports a connection pool any more", Code.UNREACHABLE)
+_NO_PAGE = Unseen("no metrics page is named", Code.NOT_CONFIGURED)
 _SPEAK = "see whether the app still runs with its hook, or name its metrics page in pool.metrics_url"
 
 
@@ -97,6 +98,9 @@ class PoolReading(Reading):
         "Time that requests spent waiting for a connection, counted when it is over", by="pool"
     )
     timeouts: Mapping[str, float] | None = increment("Requests that gave up waiting for a connection", by="pool")
+    page_seconds: float | None = gauge(
+        "Time that the app took to answer for its metrics page, or less where another probe had asked for it first"
+    )
     #: Pool -> the library whose names it goes by; empty for what is summed up and for what a hook reports.
     libraries: Mapping[str, str] = field(default_factory=dict)
 
@@ -134,8 +138,11 @@ class PoolProbe:
         }
         missing = None if self._url else NoData(_SILENCE, _SPEAK)
         pools: dict[str, Pool] = {}
+        asked, answered = self._clock(), None
         try:
-            pools = await self._on_the_page() if self._url else {}
+            if self._url:
+                pools = await self._on_the_page()
+                answered = self._clock() - asked
         except NoData as reason:
             missing = reason
         if missing is not None and not hooked:
@@ -152,10 +159,13 @@ class PoolProbe:
         unseen = {kind: Unseen(nobody, Code.NOT_APPLICABLE) for kind in fields if fields[kind] is None}
         if missing is not None and self._url:
             unseen["checked_out"] = Unseen(missing.because, missing.code)
+        if answered is None:
+            unseen["page_seconds"] = unseen.get("checked_out", _NO_PAGE)
         return PoolReading(
             taken=taken,
             seconds=max(0.0, taken - before) if before is not None else 0.0,
             libraries={name: p.library for name, p in shown.items()},
+            page_seconds=answered,
             unseen=unseen,
             **fields,
         )

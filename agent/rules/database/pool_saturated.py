@@ -6,7 +6,8 @@ explains this one, and as far as they can by the sockets.
 A pool that is always full with nobody waiting is one of the right size: a worker's own connection, or as many
 workers as connections.  Where a page does not tell who waits, a full pool of two and more is reported at low
 confidence (of requests that come at random, as many must wait as find it full), and a full pool of one is unknown.  So is one
-in which somebody waits now and then, where nothing tells for how long: Node answers for its page when nothing else is to be done.
+in which somebody waits now and then, or whose page comes late, where nothing tells for how long: an event loop answers for its page
+when it has done what else was to be done, and by then who waited may have been served.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from agent.rules import targets
 from agent.rules.confidence import measured, not_measured
 from agent.rules.logs import queues
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from agent.rules.words import duration
 from agent.views.pool import PoolView, holders, view
 from agent.views.stalled import WAITERS
 from probes.app.pool import PoolReading
@@ -38,6 +40,12 @@ SOME = Threshold(
     2,
     "",
     "one is a burst",
+)
+LATE = Threshold(
+    "time in which the app answers for its page, from which it does so when who waited has been served",
+    0.05,
+    "seconds",
+    "a page takes some milliseconds, and a loop that computes 200 ms for each request half of that at least",
 )
 WAIT = Threshold(
     "mean wait for a connection, at least",
@@ -88,10 +96,14 @@ def _pool(history: History, pool: PoolView) -> Judgement:
     if len(busy) <= most:
         return Absent(text, tuple(evidence))
     if not harm:
-        if wait is not None or len(waited) < SOME.value:
-            return Absent(text, tuple(evidence))
-        because = f"{text}; in {len(waited)} of them somebody waited, and how long is not published"
-        return Unknown(because, HOW_LONG, Code.CANNOT_COUNT)
+        late = pool.page_seconds or 0.0
+        if wait is None and len(waited) >= SOME.value:
+            because = f"{text}; in {len(waited)} of them somebody waited, and how long is not published"
+            return Unknown(because, HOW_LONG, Code.CANNOT_COUNT)
+        if wait is None and late >= LATE.value:
+            because = f"{text}; but the app answers for its page after {duration(late)} only, when who waited may have been served"
+            return Unknown(because, HOW_LONG, Code.CANNOT_COUNT)
+        return Absent(text, tuple(evidence))
     if not told and max(pool.size.values()) <= 1:
         return Unknown(
             f"the one connection of pool {pool.name!r} is in use, as it may be meant to be; who waits for it is not published",
@@ -143,7 +155,7 @@ RULE = Rule(
     meaning="Most of the time a pool of the app has no connection left, and requests wait before they reach the database.",
     disproof="the app's own time from asking for a connection to having one stays below 10 ms",
     needs=(PoolReading,),
-    thresholds=(FULL, MOST, LOOKS, SOME, WAIT, LONG),
+    thresholds=(FULL, MOST, LOOKS, SOME, LATE, WAIT, LONG),
     confidences=(BY_WAIT, BY_WAITERS, BY_FULLNESS),
     span_seconds=SPAN,
     judge=_judge,

@@ -261,3 +261,15 @@ def test_a_page_that_cannot_be_had_is_said_beside_what_hooks_tell() -> None:
 def test_hooks_that_report_no_pool_any_more_are_no_data(told: Mapping[str, Mapping[str, float]]) -> None:
     because = reason(probe([], of_hooks=[told]))
     assert (because.because, bool(because.remedy)) == ("no hook reports a connection pool any more", True)
+
+
+def test_how_long_the_app_takes_for_its_page_is_told_where_there_is_one() -> None:
+    (told,) = samples(page({"main": FIRST}))
+    assert told.page_seconds == 10.0
+
+    hooked = {"main": {"size": 4.0, "checked_out": 4.0}}
+    alone = asyncio.run(probe([], of_hooks=[hooked]).read())
+    missing = asyncio.run(probe([OSError("refused")], of_hooks=[hooked]).read())
+    assert alone.page_seconds is missing.page_seconds is None
+    assert str(alone.unseen["page_seconds"]) == "no metrics page is named"
+    assert "refused" in str(missing.unseen["page_seconds"])

@@ -30,10 +30,10 @@ DB = "10.0.0.1:5432"
 FIELDS = ("size", "checked_out", "waiting", "acquires", "waits", "wait_seconds", "timeouts")
 
 
-def sample(library: str = "hikaricp", pool: str = "main", **numbers: float) -> PoolReading:
+def sample(library: str = "hikaricp", pool: str = "main", page_seconds: float = 0.004, **numbers: float) -> PoolReading:
     """Ten seconds of one pool."""
     told: dict[str, Any] = {field: {pool: numbers[field]} for field in FIELDS if field in numbers}
-    return PoolReading(taken=0.0, seconds=10.0, libraries={pool: library}, **told)
+    return PoolReading(taken=0.0, seconds=10.0, page_seconds=page_seconds, libraries={pool: library}, **told)
 
 
 def history(*samples: PoolReading | ConnectionsReading) -> History:
@@ -63,6 +63,10 @@ SQL_CALM = sample("database_sql", size=4, checked_out=4, waits=0, wait_seconds=0
 PRISMA = sample("prisma", checked_out=3, waiting=8, acquires=80, wait_seconds=8.0)
 NODE = sample("node_postgres", checked_out=10, waiting=31)
 FULL_NODE = sample("node_postgres", size=2, checked_out=2, waiting=0)
+#: The page of an event loop that computes.
+LATE_NODE = sample("node_postgres", size=2, checked_out=2, waiting=0, page_seconds=0.18)
+LATE_ROOM = sample("node_postgres", size=20, checked_out=2, waiting=0, page_seconds=0.18)
+LATE_TOLD = sample(size=10, checked_out=10, waiting=0, acquires=500, wait_seconds=0.5, page_seconds=0.18)
 SOMETIMES = sample("node_postgres", size=2, checked_out=2, waiting=1)
 JDBC = sample("jdbc", size=10, checked_out=10)
 #: A worker that keeps its one connection.
@@ -94,7 +98,11 @@ SCENES: dict[str, tuple[Sequence[PoolReading], type]] = {
     "slow to connect, never full": ([sample(size=10, checked_out=1, waiting=0, acquires=2, wait_seconds=0.2)] * 6, Absent),
     "many short waits": ([sample(size=9, checked_out=9, waiting=1, acquires=9000, wait_seconds=9.0)] * 6, Absent),
     "full by design, and one burst": ([SOMETIMES, *[FULL_NODE] * 5], Absent),
+    "full, one page was late": ([LATE_NODE, *[FULL_NODE] * 5], Absent),
+    "room, on pages that come late": ([LATE_ROOM] * 6, Absent),
+    "full, on pages that come late, and all waits are counted": ([LATE_TOLD] * 6, Absent),
     # unknown
+    "full, on pages that come late, and how long who waits is not counted": ([LATE_NODE] * 6, Unknown),
     "full, and somebody waits in a third of the samples, nobody tells how long": ([SOMETIMES, FULL_NODE, FULL_NODE] * 2, Unknown),
     "a pool of one, and nobody tells who waits": ([ONE_BLIND] * 6, Unknown),
     "neither size nor waiters": ([sample("sqlalchemy", checked_out=12)] * 6, Unknown),
