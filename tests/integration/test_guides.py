@@ -25,7 +25,10 @@ CHECKS = (
     "tests/unit/agent/commands/test_explain.py", "tests/unit/agent/settings/test_configuration_page.py",
     "tests/unit/deploy/test_*.py", "tests/unit/exporters/test_prometheus.py", "tests/unit/exporters/test_series.py", "tests/unit/probes/test_registration.py",
 )  # fmt: skip
-COPIED = shutil.ignore_patterns(".*", "__pycache__", "node_modules", "lab-results", "build", "dist")
+#: What is not of the repository; all else is copied, since some checks are over every file of a folder.
+LEFT = shutil.ignore_patterns(
+    ".git", ".venv", ".tools", ".*_cache", ".hypothesis", "__pycache__", "node_modules", "*-results", "build", "dist"
+)
 
 
 class Copy:
@@ -33,10 +36,7 @@ class Copy:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        shutil.copytree(ROOT, root, ignore=COPIED, symlinks=True)
-        shutil.copy(ROOT / ".dockerignore", root)
-        for part in (".ci", ".github"):
-            shutil.copytree(ROOT / part, root / part)
+        shutil.copytree(ROOT, root, ignore=LEFT, symlinks=True)
         self.written: list[str] = []
 
     def follow(self, guide: str) -> None:

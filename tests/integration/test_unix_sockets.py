@@ -36,6 +36,7 @@ def told(agent: RunningAgent) -> dict[str, Any]:
     return eventually(found, 60.0, "an answer")
 
 
+@pytest.mark.alone  # the Unix sockets of a whole network namespace are seen, those of other tests' servers too
 def test_slow_statements_past_the_wire_are_not_cleared(start: Start, server: PostgresServer, stack: ExitStack) -> None:
     """Beside quick ones over TCP, which the wire clears."""
     over_unix = server.dsn(host=server.socket_directory)
