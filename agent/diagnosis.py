@@ -213,7 +213,7 @@ class Engine:
         return Finding(
             rule=rule.id,
             title=rule.title,
-            severity=severity_of(judgement.severity, size, ratio),
+            severity=severity_of(judgement.severity, size, ratio, judgement.confidence.value),
             confidence=judgement.confidence.value,
             since=self._stamp(self._states[rule.id].since),
             scope=judgement.scope,

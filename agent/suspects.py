@@ -13,11 +13,12 @@ from typing import NamedTuple
 from agent.history import History
 from agent.report import Finding, Suspect, SuspectState
 from agent.rules.rule import Absent, Judgement, Rule, Unknown
-from agent.verdict import GOOD, SPINS_SECONDS
+from agent.verdict import GOOD, SEVERE, SPINS_SECONDS
 from agent.views import backlog, unix_sockets
 from agent.views.connections import POSTGRES, REDIS, connections, service
 from agent.views.cpu import RUNNING, CpuBreakdown, spin_view
 from agent.views.round_trips import STORES, RoundTrip, asked, round_trips
+from agent.views.stalled import LOCK, OTHER_SIDE, SERVER, STARVED, stalled
 from probes.logs.reading import BacklogReading
 from probes.postgres.probe import PostgresReading
 from probes.reading import Reading
@@ -83,7 +84,12 @@ def _cleared(history: History, name: str, rules: Sequence[Rule], answers: Mappin
 
 
 def _database_cleared(history: History, answers: Mapping[str, Judgement]) -> bool:
-    """Nobody waits for any server, or every one that is asked says so itself; a Redis clears no other server that the app has."""
+    """Nobody waits for any server, or every one that is asked says so itself; a Redis clears no other server that the app has.
+
+    Nor is any cleared by short waits in which most of the work in progress stands at any moment.
+    """
+    if _most_wait(history) is not None:
+        return False
     clear = {rule for rule in (BY_SOCKETS, *OF_ITSELF) if isinstance(answers.get(rule), Absent)}
     ends = connections(history, SECONDS)
     if BY_SOCKETS in clear and ends:
@@ -92,6 +98,14 @@ def _database_cleared(history: History, answers: Mapping[str, Judgement]) -> boo
     others = any(seen.count and service(history, end) is not REDIS for end, seen in ends.items())
     asked_all = "database_slow" in own or not others
     return bool(own) and own <= clear and asked_all and not unix_sockets.blind(history, SECONDS)
+
+
+def _most_wait(history: History) -> float | None:
+    """How many of the app's connections wait for the other side at any moment, where that is most of its work in progress; else ``None``."""
+    harm = stalled(history)
+    waiting = harm.number((SERVER, STARVED, LOCK, OTHER_SIDE))
+    share = harm.share(waiting)
+    return waiting if waiting is not None and share is not None and waiting >= 1 and share >= SEVERE else None
 
 
 def _cpu(history: History, cpu: CpuBreakdown | None) -> _Watch:
@@ -106,6 +120,8 @@ def _cpu(history: History, cpu: CpuBreakdown | None) -> _Watch:
 
 
 def _database(history: History) -> _Watch:
+    if (most := _most_wait(history)) is not None:
+        return _Watch(True, "", f"{most:.1f} connections wait for it")
     worst: dict[str, float] = {}
     for target, kind in asked(history).items():
         if trip := round_trips(history, SECONDS, target).get("short"):

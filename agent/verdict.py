@@ -2,7 +2,7 @@
 
 *Order.*  Causes before their mechanisms, then by harm: what stands still for them (:mod:`agent.views.stalled`).  Of what that does
 not measure what is critical comes first, and the rest by the share of the time or of the connections that is lost to it.  Severity is
-the rule's, and critical where half of the work in progress stands still.
+the rule's, and critical where half of the work in progress stands still for what is likely enough (:data:`SURE`).
 
 *Explaining needs size.*  A cause explains an effect when as much stands still for it as half of what the effect holds up, or more,
 or, where that is not seen of both, by their shares; who is less severe must be as large as the effect itself.  A smaller
@@ -23,7 +23,9 @@ from agent.report import Finding, Severity, Status, Suspect
 from agent.rules.causal_graph import CausalGraph
 from agent.rules.rule import Judgement, Present, Unknown
 from agent.views.attribution import Causes
+from agent.views.connections import POSTGRES, connections, service
 from agent.views.cpu import CAUSES, RUNNING, CpuBreakdown, spin_view
+from probes.app.pool import PoolReading
 from probes.app.processes import ProcessesReading
 from probes.cpu.spinner import STOP_GAP_SECONDS
 from probes.host.platform import PlatformReading
@@ -36,6 +38,8 @@ GOOD = 0.95
 LEAST_SPINS = 2
 #: Before what will not help, beside other causes.
 ALONE = "against this cause alone: "
+#: As long as the rules look back.
+SECONDS = 60.0
 #: Bursts that speak for the present: as many as the rarest cadence makes in a few minutes.
 SPINS_SECONDS = 120.0
 #: Of an effect's share a cause must have so much to explain it by itself.
@@ -44,8 +48,10 @@ ENOUGH = 0.5
 WORTH = 0.02
 #: A warning that is smaller than what is critical does not stand above it.
 AS_LARGE = 1.0
-#: More of the work in progress stands still than goes on.
+#: More of the work in progress stands still than goes on ...
 SEVERE = 0.5
+#: ... and who is named for it is named by chance in less than a third.
+SURE = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +102,9 @@ def _rank(severity: Severity) -> int:
     return SEVERITIES.index(severity)
 
 
-def severity_of(judged: Severity, size: float | None, share: float | None) -> Severity:
-    """What a rule said, or critical where at least one of the app's stands still for it at any moment, and half of all."""
-    severe = size is not None and share is not None and size >= 1 and share >= SEVERE
+def severity_of(judged: Severity, size: float | None, share: float | None, confidence: float) -> Severity:
+    """What a rule said, or critical where it is sure enough that one of the app's at least stands still for it at any moment, and half of all."""
+    severe = size is not None and share is not None and size >= 1 and share >= SEVERE and confidence >= SURE
     return "critical" if severe and judged == "warning" else judged
 
 
@@ -229,14 +235,24 @@ def _short_of_cpu(cpu: CpuBreakdown, spun: Causes, by_spins: float) -> str:
 
 
 def _looked_at(history: History, four: Sequence[Suspect]) -> str:
-    """Which suspects were watched, and which were not, each with how they would be."""
-    seen = [suspect.name for suspect in four if suspect.state != "not looked at"]
+    """Which suspects were looked at and found innocent, which cannot be told, and which were not looked at, each with how they would be."""
+    seen = [suspect.name for suspect in four if suspect.state in ("cleared", "convicted")]
+    unknown = [
+        f"{suspect.name} ({suspect.text})" if suspect.text else suspect.name
+        for suspect in four
+        if suspect.state == "unknown"
+    ]
     unseen = [f"{suspect.name} ({suspect.text})" for suspect in four if suspect.state == "not looked at"]
     platform = history.latest(PlatformReading)
     if platform is not None and platform.environment == "kubernetes" and history.latest(ProcessesReading) is None:
         unseen.append("the app's processes (shareProcessNamespace: true and app.process)")
-    also = f" Not looked at: {'; '.join(unseen)}." if unseen else ""
-    return f" Looked at: {', '.join(seen)}.{also}"
+    pooled = sum(
+        seen.count for end, seen in connections(history, SECONDS).items() if service(history, end) in (POSTGRES, None)
+    )
+    if pooled >= 2 and not history.window(PoolReading, SECONDS):
+        unseen.append("who waits for a connection of the app's own pool (pool.metrics_url, or a hook)")
+    parts = {"Looked at": ", ".join(seen), "Not known": "; ".join(unknown), "Not looked at": "; ".join(unseen)}
+    return "".join(f" {what}: {which}." for what, which in parts.items() if which)
 
 
 def _inside(title: str) -> str:

@@ -21,6 +21,11 @@ from probes.redis.reading import RedisReading
 from probes.sockets.connections import ConnectionsReading
 from probes.sockets.services import SERVICES, Service, service_of
 
+#: At most this share of two and more sessions is free at any moment of a pool that is used up: as in :mod:`agent.rules.database.pool_saturated`.
+MOST_FREE = 0.05
+#: From this share of all sessions on the app holds them rather than asks.
+MOSTLY = 0.5
+
 POSTGRES, REDIS = SERVICES["postgres"], SERVICES["redis"]
 
 
@@ -70,6 +75,17 @@ class Sessions:
     at_work: int
     """Readings in which it worked on one."""
     readings: int
+
+    @property
+    def number(self) -> float:
+        """All of them."""
+        return self.idle + self.idle_in_transaction + sum(self.active.values())
+
+    @property
+    def all_held(self) -> bool:
+        """Whether there are two and more of which hardly one is free at any moment, and most are idle in transaction."""
+        held = self.idle_in_transaction >= MOSTLY * self.number
+        return held and self.number >= 2.0 and self.idle <= MOST_FREE * self.number
 
     @property
     def executing(self) -> float:

@@ -32,6 +32,7 @@ from agent.views.round_trips import starved
 from probes.app.pool import PoolReading
 from probes.app.processes import ProcessesReading
 from probes.averages import fmean
+from probes.postgres.server import PostgresServerReading
 from probes.record import dataclass
 
 SECONDS = 60.0
@@ -64,8 +65,10 @@ class Stalled:
     whose: str
     #: Across the groups, where most of it is put down to somebody.
     sums: Mapping[str, float] = field(default_factory=dict)
-    #: Whether anybody waits for a connection of a pool: what the app holds is missing to nobody until then.
+    #: Whether anybody waits for a connection of a pool, or none is free of one that is not seen: until then what the app holds is missing to nobody.
     waited_for: bool = False
+    #: The server whose sessions the app holds all, where no pool is seen.
+    none_free: str | None = None
 
     def number(self, parts: Collection[str]) -> float | None:
         """How many stand still for these parts; ``None`` where none does that can be seen.
@@ -120,7 +123,25 @@ def stalled(history: History, seconds: float = SECONDS) -> Stalled:
     groups |= {f"connections to {remote}": parts for remote, parts in by_end.items()}
     groups |= {f"waiters for {name}": parts for name, parts in waiters.items()}
     told = {name: number for name, number in sums.items() if nobody[name] < number / 2}
-    return Stalled(groups, whose, told, waited_for=sums[WAITERS] >= LEAST)
+    # Nor is anybody blamed for what he holds while he is held up himself, which is not seen of an app elsewhere.
+    full = _none_free(history, seconds, sum(threads.values()), withheld, by_end) if whose == THE_APP else None
+    return Stalled(groups, whose, told, sums[WAITERS] >= LEAST or full is not None, full)
+
+
+def _none_free(
+    history: History, seconds: float, ready: float, withheld: Mapping[str, float], ends: Mapping[str, Mapping[str, float]]
+) -> str | None:  # fmt: skip
+    """The server none of whose sessions is free, where no pool is seen: an app that waits for something else holds them all.
+
+    One that computes, or whose ready threads are held up, does not.
+    """
+    if _pools(history, seconds) or withheld.get(COMPUTES, 0.0) >= connections.MOSTLY:
+        return None
+    for target in history.targets(PostgresServerReading):
+        seen, held = connections.sessions(history, seconds, target), ends.get(target, {}).get(HELD, 0.0)
+        if seen is not None and seen.all_held and held >= max(connections.MOSTLY * seen.number, 2 * ready):
+            return target
+    return None
 
 
 def _threads(history: History, seconds: float) -> tuple[dict[str, float], str]:
@@ -171,7 +192,7 @@ def _withheld(history: History, seconds: float) -> dict[str, float]:
     if counted is not None:
         shares[QUOTA] = max(counted.share, seen_here if group == "" else 0.0)
     busy = [
-        max(r.busiest_thread_ratio.values())
+        max(map(r.busiest_ratio, r.busiest_thread_ratio))
         for r in history.window(ProcessesReading, seconds)
         if r.busiest_thread_ratio
     ]

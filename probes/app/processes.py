@@ -30,7 +30,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import ClassVar
 
-from probes.app.procfs import ProcessSample, Runtime, guess_runtime, sample_process
+from probes.app.procfs import INTERPRETER_LOCK, ProcessSample, Runtime, guess_runtime, sample_process
 from probes.app.search import NAME_IT, App, Found, Search, chosen
 from probes.app.usage import growth, sum_up
 from probes.host.platform import counters_of
@@ -117,6 +117,13 @@ class ProcessesReading(Reading):
     runtimes: Mapping[str, Runtime] = field(default_factory=dict)
     #: Whether all of them are in the agent's own cgroup, under the same CPU limit; None: not known.
     own_group: bool | None = None
+
+    def busiest_ratio(self, name: str) -> float:
+        """The share of the time for which the busiest thread of this name ran; under an interpreter's lock a process counts as one thread."""
+        whole = (
+            (self.busiest_process_cores or {}).get(name, 0.0) if self.runtimes.get(name) in INTERPRETER_LOCK else 0.0
+        )
+        return max((self.busiest_thread_ratio or {}).get(name, 0.0), min(1.0, whole))
 
 
 class ProcessesProbe:

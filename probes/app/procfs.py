@@ -24,6 +24,9 @@ from probes.labels import printable
 
 Runtime = Literal["python", "node", "go", "java", "dotnet", "ruby", "nginx", "other"]
 
+#: Where one lock lets one thread of a process run its code at a time.
+INTERPRETER_LOCK: frozenset[Runtime] = frozenset({"python", "ruby"})
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MOST_NAME = 64

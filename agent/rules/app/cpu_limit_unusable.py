@@ -125,12 +125,9 @@ def _is_full(history: History, fit: AppFit, used: float) -> bool:
 
 
 def _busiest(reading: ProcessesReading) -> float:
-    """The share of the time for which the busiest thread was ready; in Python a whole process counts as one thread."""
-    found = []
-    for name, ran in (reading.busiest_thread_ratio or {}).items():
-        whole = (reading.busiest_process_cores or {}).get(name, 0.0) if reading.runtimes.get(name) == "python" else 0.0
-        found.append(max(ran, min(1.0, whole)) + (reading.busiest_thread_delay_ratio or {}).get(name, 0.0))
-    return max(found)
+    """The share of the time for which the busiest thread was ready."""
+    delays = reading.busiest_thread_delay_ratio or {}
+    return max(reading.busiest_ratio(name) + delays.get(name, 0.0) for name in reading.busiest_thread_ratio or {})
 
 
 def _present(history: History, fit: AppFit, unused: float, used: float | None) -> Present:

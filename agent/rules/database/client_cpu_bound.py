@@ -15,7 +15,7 @@ waits is held by a quota that cannot be seen from here.
 Half of the samples' share by which unread replies are a finding is enough here: other connections, such as an idle pool,
 thin it out (a node that computed all the time: 21 to 33 % of the samples of its connections), and the thread speaks too.
 
-In Python one thread of an interpreter runs at a time, so there the whole process counts as one thread.
+In Python and Ruby one thread of an interpreter runs at a time, so there the whole process counts as one thread.
 
 Over 60 lines: each of the three has ways of its own to look alike.
 """
@@ -37,7 +37,7 @@ from agent.views.cpu import cpu_breakdown, spin_view, throttling
 from agent.views.stalled import COMPUTES
 from probes.app.pool import PoolReading
 from probes.app.processes import ProcessesReading
-from probes.app.procfs import Runtime
+from probes.app.procfs import INTERPRETER_LOCK, Runtime
 from probes.averages import fmean
 from probes.host.cgroup import CgroupReading
 from probes.postgres.server import PostgresServerReading
@@ -103,7 +103,11 @@ class _Work(NamedTuple):
     busy: float
 
     def __str__(self) -> str:
-        who = f"the interpreter of {self.name}" if self.runtime == "python" else f"the busiest thread of {self.name}"
+        who = (
+            f"the interpreter of {self.name}"
+            if self.runtime in INTERPRETER_LOCK
+            else f"the busiest thread of {self.name}"
+        )
         waited = "" if self.waited is None else f" and waited {self.waited:.0%} for a CPU"
         return f"{who} ran {self.ran:.0%} of the time{waited}"
 
@@ -203,10 +207,8 @@ def _work(readings: Sequence[ProcessesReading], crowd: float) -> list[_Work]:
     """The work of those that are still there and were looked at often enough."""
     told: dict[str, list[tuple[float, float | None]]] = {}
     for r in readings:
-        for name, thread in (r.busiest_thread_ratio or {}).items():
-            whole = (r.busiest_process_cores or {}).get(name, 0.0) if r.runtimes.get(name) == "python" else 0.0
-            ran, waited = max(thread, min(1.0, whole)), (r.busiest_thread_delay_ratio or {}).get(name)
-            told.setdefault(name, []).append((ran, waited))
+        for name in r.busiest_thread_ratio or {}:
+            told.setdefault(name, []).append((r.busiest_ratio(name), (r.busiest_thread_delay_ratio or {}).get(name)))
     return [
         _Work(
             name, readings[-1].runtimes[name], fmean(ran for ran, _ in found),
@@ -233,6 +235,10 @@ BY_RUNTIME: Mapping[Runtime, tuple[str, ...]] = {
     "python": (
         "py-spy record --duration 30 --pid PID -o profile.svg   # what computes",
         "compute in other processes (ProcessPoolExecutor, more workers): in one, a single thread runs at a time",
+    ),
+    "ruby": (
+        "rbspy record --duration 30 --pid PID   # what computes",
+        "compute in other processes (puma --workers, a job queue): in one, a single thread runs at a time",
     ),
     "node": (
         "0x -- node app.js, or node --cpu-prof app.js   # what blocks the event loop",

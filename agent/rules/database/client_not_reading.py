@@ -80,7 +80,7 @@ def _held_up(history: History) -> bool:
 def _ready(reading: ProcessesReading) -> dict[str, float]:
     """Share of the time for which the busiest thread of each process ran or waited for a CPU."""
     waited = reading.busiest_thread_delay_ratio or {}
-    return {name: ran + waited.get(name, 0.0) for name, ran in (reading.busiest_thread_ratio or {}).items()}
+    return {name: reading.busiest_ratio(name) + waited.get(name, 0.0) for name in reading.busiest_thread_ratio or {}}
 
 
 OWN_PACE = "a reader that takes its rows at its own pace looks the same, and nothing shows that anything holds it up"

@@ -5,7 +5,8 @@ witnesses, either of which is enough: the server's own sessions, idle in transac
 which has given out more connections than can be in use: those on which nothing has moved for over a second are not
 (:mod:`agent.views.stalled`).
 
-It harms when somebody waits for a connection.  Otherwise it is worth knowing from a minute on: a transaction that stays open keeps
+It harms when somebody waits for a connection; where no pool is seen, when the server's sessions are all held: as many must wait as find
+none free, unless each worker has a connection of its own, whose work then lasts as long as what it waits for.  Otherwise it is worth knowing from a minute on: a transaction that stays open keeps
 its locks, and VACUUM from removing what it might still see.
 """
 
@@ -18,7 +19,7 @@ from agent.rules.confidence import not_measured
 from agent.rules.database import pool_saturated
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import backlog, connections
-from agent.views.stalled import HELD, held_of_pool
+from agent.views.stalled import HELD, held_of_pool, stalled
 from probes.app.pool import PoolReading
 from probes.postgres.server import PostgresServerReading
 from probes.reading import Code
@@ -36,6 +37,12 @@ SESSIONS = Threshold(
     "",
     "between two statements of a transaction a session is idle for moments only",
 )
+FREE = Threshold(
+    "where no pool is seen: of two and more sessions free at any moment, at most",
+    connections.MOST_FREE,
+    "ratio",
+    "what is free of a pool of up to 19 connections is none",
+)
 LONG = Threshold(
     "time for which the longest of them has asked nothing, where nobody waits for a connection, at least",
     60.0,
@@ -43,6 +50,9 @@ LONG = Threshold(
     "autovacuum wakes up each minute (autovacuum_naptime)",
 )
 BY_SESSIONS = not_measured(0.85, "the server's own states; whose pool waits is not known", "by the server's sessions")
+BY_ALL = not_measured(
+    0.6, "a worker with a connection of its own holds it too", "where no session is free, and no pool is seen"
+)
 BLIND = not_measured(
     0.6, "an app without CPU asks nothing either", "by the server's sessions, where the app's CPU is not seen"
 )
@@ -101,8 +111,14 @@ def _sessions(history: History, target: str, pooled: bool) -> Judgement:
             TO_DO,
             share=waits.share,
         )
+    if isinstance(waits, Unknown) and stalled(history).none_free == target:
+        free = Evidence(
+            f"of {seen.number:.1f} sessions {seen.idle:.1f} are free at any moment; {NOBODY_SEES}", seen.idle
+        )
+        share = seen.idle_in_transaction / seen.number
+        return Present("warning", BY_ALL, "the app", (evidence[0], free, *evidence[1:]), TO_DO, share=share)
     if silent >= LONG.value:
-        return Present("info", BY_SESSIONS, "the app", tuple(evidence), TO_DO)
+        return Present("info", BY_SESSIONS, "the app", tuple(evidence), TO_DO, share=min(1.0, silent / SPAN))
     if isinstance(waits, Unknown):
         return Unknown(f"{text}; {NOBODY_SEES}", POOL, Code.CANNOT_COUNT)
     few = isinstance(waits, Present)
@@ -165,8 +181,8 @@ RULE = Rule(
     needs=(),
     uses=(PostgresServerReading, PoolReading),
     judges_coverage=True,
-    thresholds=(MOST, SESSIONS, LONG),
-    confidences=(BY_SESSIONS, BLIND, BY_POOL),
+    thresholds=(MOST, SESSIONS, FREE, LONG),
+    confidences=(BY_SESSIONS, BY_ALL, BLIND, BY_POOL),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,

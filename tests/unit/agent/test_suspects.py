@@ -9,6 +9,7 @@ from agent.report import AgentSelf, Report
 from agent.rules import RULES
 from probes.logs.reading import BacklogReading
 from probes.sockets.connections import ConnectionsReading
+from tests.unit.agent.rules.database.test_cpu_bound import sample as process
 from tests.unit.agent.rules.database.test_database import QUICK, SLOW, SOCKET, sample, unix
 from tests.unit.agent.rules.database.test_postgres import reading
 from tests.unit.builders import Burst, Scene
@@ -81,6 +82,16 @@ def test_who_is_reached_over_a_unix_socket_is_not_cleared_by_the_others() -> Non
             scene.history.add(each)
         scene.history.add(unix())
     assert told(scene)["database"][0] == "unknown"
+
+
+@pytest.mark.parametrize(("busy", "state"), [(1.0, "unknown"), (0.1, "cleared")])
+def test_short_waits_in_which_most_of_the_work_stands_clear_no_database(busy: float, state: str) -> None:
+    scene = Scene()
+    for _ in range(8):
+        scene.run(10)
+        for each in (sample(waiting_ratio=busy, idle_ratio=1 - busy, waiting_seconds=0.01), process(0.05)):
+            scene.history.add(each)
+    assert told(scene)["database"] == (state, f"{4 * busy:.1f} connections wait for it")
 
 
 def test_a_database_that_nobody_asks_is_named_by_its_unix_socket() -> None:

@@ -17,6 +17,8 @@ from agent.verdict import explain, in_order, severity_of
 from probes.app.processes import ProcessesReading
 from probes.logs.reading import BacklogReading
 from probes.postgres.probe import PostgresReading
+from tests.unit.agent.rules.database.test_database import sample
+from tests.unit.agent.rules.database.test_pool_saturated import sample as pool
 from tests.unit.builders import Burst, Cause, Scene
 
 SURE = not_measured(0.9, "made up")
@@ -118,7 +120,16 @@ def test_what_was_not_looked_at_is_named_with_how_it_would_be() -> None:
     assert "Looked at: CPU. Not looked at: database (name it in postgres.targets)" in report(scene).verdict
     scene.history.add(PostgresReading(taken=scene.clock(), target="main", up=True))
     scene.history.add(BacklogReading(taken=scene.clock(), target="stdout"))
-    assert "Looked at: CPU, database, network, logs." in report(scene).verdict
+    said = report(scene).verdict
+    assert "Looked at: CPU. Not known: database; network; logs (no queue is known)." in said
+    assert "Not looked at" not in report(scene).verdict
+    scene.history.add(sample())
+    assert (
+        "Not looked at: who waits for a connection of the app's own pool (pool.metrics_url, or a hook)."
+        in report(scene).verdict
+    )
+    scene.history.add(sample("10.0.0.2:6379"))
+    scene.history.add(pool(size=4, checked_out=1, waiting=0, acquires=10, wait_seconds=0.0))
     assert "Not looked at" not in report(scene).verdict
 
 
@@ -198,7 +209,8 @@ def test_one_loss_that_two_measure_is_explained_by_who_is_as_severe_whatever_the
 def test_what_holds_up_half_of_the_work_is_critical(
     judged: Severity, size: float | None, share: float | None, severity: str
 ) -> None:
-    assert severity_of(judged, size, share) == severity
+    assert severity_of(judged, size, share, 0.7) == severity
+    assert severity_of(judged, size, share, 0.6) == judged
 
 
 def test_what_holds_up_most_comes_first_whatever_its_severity() -> None:

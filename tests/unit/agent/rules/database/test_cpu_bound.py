@@ -81,6 +81,8 @@ FREE = {"limit": 2.0, "throttled": 0.01, "hits": 1.0, "usage": 9.6}
         pytest.param(scene(*[sample(0.3, cores=1.95)] * 6, app=FREE), Present, id="many threads use up the limit"),
         pytest.param(scene(*[sample(0.3, cores=1.9, own=True)] * 6, limit=2.0), Present, id="and that is the agent's too"),
         pytest.param(scene(*[sample(0.3, whole=0.99, runtime="python")] * 6), Present, id="threads of one interpreter"),
+        pytest.param(scene(*[sample(0.25, whole=0.95, runtime="ruby")] * 6), Present, id="threads under Ruby's lock"),
+        pytest.param(scene(*[sample(0.25, whole=0.95, runtime="java")] * 6), Absent, id="threads that need no lock"),
         pytest.param(scene(*[sample()] * 6, **OWN), Present, id="only the agent is throttled"),
         pytest.param(scene(*[sample(0.92, 0.08)] * 6), Present, id="ready all the time, with a few turns to wait for"),
         pytest.param(scene(*[sample(0.66, 0.33)] * 6, **CROWD), Present, id="it computes in a crowd that the agent feels"),
@@ -191,7 +193,14 @@ def test_a_delay_that_is_not_counted_lowers_the_confidence_and_is_not_told_as_ze
 
 @pytest.mark.parametrize(
     ("runtime", "words"),
-    [("python", "py-spy"), ("node", "worker_threads"), ("go", "GOMAXPROCS"), ("java", "jcmd"), ("other", "perf")],
+    [
+        ("python", "py-spy"),
+        ("ruby", "rbspy"),
+        ("node", "worker_threads"),
+        ("go", "GOMAXPROCS"),
+        ("java", "jcmd"),
+        ("other", "perf"),
+    ],
 )
 def test_the_advice_is_the_runtimes(runtime: Runtime, words: str) -> None:
     judgement = judge(scene(*[sample(runtime=runtime)] * 6))

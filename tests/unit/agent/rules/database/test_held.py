@@ -14,9 +14,10 @@ from probes.app.pool import PoolReading
 from probes.postgres.held import Holder
 from probes.postgres.server import PostgresServerReading
 from probes.reading import Reading
-from tests.unit.agent.rules.database.test_database import HIDDEN, LOCKED, QUICK, SLOW, sample, server, told
+from tests.unit.agent.rules.database.test_cpu_bound import sample as process
+from tests.unit.agent.rules.database.test_database import HIDDEN, LOCKED, MAIN, QUICK, SLOW, sample, server, told
 from tests.unit.agent.rules.database.test_pool_saturated import sample as pool
-from tests.unit.builders import Scene
+from tests.unit.builders import Burst, Scene
 
 RULE = BY_ID["connections_held_by_app"]
 
@@ -83,6 +84,56 @@ def test_an_old_transaction_that_nobody_waits_for_is_worth_knowing() -> None:
     assert isinstance(found, Present)
     assert found.severity == "info"
     assert "session 77 (web) has asked nothing for 90.0 s" in found.evidence[1].text
+
+
+def apart(held: float, free: float, *, cores: float = 0.02, waits: float = 0.0, **active: float) -> Scene:
+    """A minute of an app whose sessions are held or free, whose threads use so much and whose connections wait for an answer so often; no pool is seen."""
+    scene = Scene()
+    for _ in range(6):
+        scene.run(10)
+        for each in (
+            server(active, 0.01, sessions={"idle": free, "idle in transaction": held}, idle_in_transaction_seconds=1.5),
+            sample(MAIN, waiting_ratio=waits, idle_ratio=1 - waits, idle_long_ratio=0.5),
+            process(min(1.0, cores), cores=cores),
+        ):
+            scene.history.add(each)
+    return scene
+
+
+@pytest.mark.parametrize(
+    ("scene", "wanted"),
+    [
+        pytest.param(apart(4.0, 0.0), Present, id="all are held"),
+        pytest.param(apart(3.9, 0.1), Present, id="one is free for a moment"),
+        pytest.param(apart(3.0, 0.0, running=1.0), Present, id="and asked now and then"),
+        pytest.param(apart(3.5, 0.5), Unknown, id="some are free"),
+        pytest.param(apart(1.0, 0.0), Unknown, id="one worker has one of its own"),
+        pytest.param(apart(1.0, 0.0, running=3.0), Unknown, id="most are asked"),
+        pytest.param(apart(4.0, 0.0, waits=0.8), Unknown, id="the answers are on their way"),
+        pytest.param(apart(4.0, 0.0, cores=0.9), Unknown, id="a thread computes"),
+        pytest.param(apart(4.0, 0.0, cores=2.5), Unknown, id="threads compute"),
+    ],
+)
+def test_where_no_pool_is_seen_none_of_its_sessions_is_free(scene: Scene, wanted: type) -> None:
+    assert isinstance(RULE.judge(scene.history), wanted)
+
+
+def test_an_app_that_holds_all_and_is_not_sure_to_wait_stands_first_and_is_no_failure() -> None:
+    """Of a busy machine, where a thread that is hardly ever ready waits for the CPU: that once held up "99 % of the work"."""
+    scene = apart(4.0, 0.0)
+    scene.run(30, gap=0.05, cause="contention", spins=Burst((0.05,), burn=0.02, every=5.0))
+    report = Engine(scene.history, clock=scene.clock).evaluate(AgentSelf("", 0.0, 0.0, 0))[0]
+    found = {finding.rule: finding for finding in report.findings}
+    assert report.findings[0].rule == "connections_held_by_app"
+    assert found["connections_held_by_app"].severity == "warning"
+    assert (found["connections_held_by_app"].stalled_share or 0.0) > 0.8
+    assert (found["cpu_contended"].stalled_share or 0.0) < 0.2
+
+
+def test_a_transaction_of_a_minute_is_not_put_down_to_a_quarter_of_the_cpu() -> None:
+    found = judge(in_transaction(1, 90), ENOUGH)
+    assert isinstance(found, Present)
+    assert found.share == 1.0
 
 
 def test_it_is_as_bad_as_the_wait_for_the_pool_and_names_it() -> None:
