@@ -11,7 +11,7 @@ and the newest processes are looked at: an app that was started anew is found at
 Kernel threads are not told apart: to ask costs as much as their empty directory, and they too come once in a round.
 The agent and its measuring child are never found.
 
-Who holds most of them comes first: where a proxy, a job or another agent asks the same database, the app is who has a pool.
+Whose group holds most of them comes first: where a proxy, a job or another agent asks the same database, the app is who has a pool, or many workers.
 
 Over 300 lines: a process is named or found in one place, so that both ways leave out the agent's own and say alike why there is none.
 """
@@ -127,6 +127,14 @@ def has_name(root: Path, pid: int, name: str) -> bool:
         return False
 
 
+def _group(root: Path, pid: int) -> str:
+    """Its cgroups; "" where they may not be read: then all count as one."""
+    try:
+        return read_text(f"{root}/proc/{pid}/cgroup")
+    except (OSError, ValueError):
+        return ""
+
+
 def _lives(root: Path, pid: int) -> bool:
     try:
         return not read_stat(f"{root}/proc/{pid}").ended
@@ -157,6 +165,8 @@ class Search:
         self._held: set[str] = set()
         #: How many of the sockets each owner holds: those of this round, once it was looked at.
         self._holds: dict[int, int] = {}
+        #: The cgroups of the owners, as the kernel writes them.
+        self._groups: dict[int, str] = {}
         self._first: int | None = None
 
     async def search_on(self, inodes: Collection[int], *, whole: bool = True) -> Found:
@@ -196,11 +206,23 @@ class Search:
         return Found(found, because, remedy, self._goes_on)
 
     def _most_first(self, owners: Collection[int]) -> tuple[int, ...]:
-        """By the number of sockets that they hold; the first of the last time stays it while it holds half as many as the most."""
-        ordered = sorted(owners, key=lambda pid: -self._holds.get(pid, 0))
-        if ordered and self._first in ordered and 2 * self._holds.get(self._first, 0) >= self._holds.get(ordered[0], 0):
-            ordered.remove(self._first)
-            ordered.insert(0, self._first)
+        """By the number of sockets that their group holds, and they themselves: each of many workers has a single one.
+
+        Group and process of the last time stay first while they hold half as many as the most.
+        """
+        self._groups = groups = {pid: self._groups.get(pid) or _group(self._root, pid) for pid in owners}
+        held: dict[str, int] = {}
+        for pid, group in groups.items():
+            held[group] = held.get(group, 0) + self._holds.get(pid, 0)
+        first = self._first if self._first in groups else None
+        stays = first is not None and 2 * held[groups[first]] >= max(held.values())
+        kept = groups[first] if first is not None and stays else None
+        ordered = sorted(
+            owners, key=lambda pid: (groups[pid] != kept, -held[groups[pid]], groups[pid], -self._holds.get(pid, 0))
+        )
+        if first is not None and stays and 2 * self._holds.get(first, 0) >= self._holds.get(ordered[0], 0):
+            ordered.remove(first)
+            ordered.insert(0, first)
         self._first = ordered[0] if ordered else None
         return tuple(ordered)
 

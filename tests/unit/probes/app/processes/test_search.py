@@ -100,6 +100,21 @@ def test_who_holds_most_comes_first_and_stays_it_while_it_holds_half_as_many(sce
     assert parts(search, range(71, 84))[-1].pids == (61, 60)
 
 
+def test_many_workers_with_a_connection_each_come_before_who_holds_some(scene: Scene) -> None:
+    """PHP, or any server that forks its workers, beside an exporter with a small pool: their containers are compared."""
+    for pid in range(60, 65):
+        scene.process(pid, "php-fpm").holds(pid)
+        scene.fake.cgroups("0::/pod/app", pid=str(pid))
+    exporter = scene.process(70, "exporter").holds(71, 72, 73)
+    scene.fake.cgroups("0::/pod/exporter", pid="70")
+    search = Search(scene.fake.root)
+    assert parts(search, {*range(60, 65), 71, 72, 73})[-1].pids == (64, 63, 62, 61, 60, 70)
+    exporter.holds(*range(74, 81))
+    assert parts(search, {*range(60, 65), *range(71, 81)})[-1].pids[0] == 64
+    exporter.holds(81)
+    assert parts(search, {*range(60, 65), *range(71, 82)})[-1].pids[0] == 70
+
+
 def test_what_an_owner_opens_while_a_round_goes_on_comes_to_what_it_held(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
