@@ -97,11 +97,11 @@ def _pool(history: History, pool: PoolView) -> Judgement:
         return Absent(text, tuple(evidence))
     if not harm:
         late = pool.page_seconds or 0.0
-        if wait is None and len(waited) >= SOME.value:
-            because = f"{text}; in {len(waited)} of them somebody waited, and how long is not published"
-            return Unknown(because, HOW_LONG, Code.CANNOT_COUNT)
         if wait is None and late >= LATE.value:
             because = f"{text}; but the app answers for its page after {duration(late)} only, when who waited may have been served"
+            return Unknown(because, HOW_LONG, Code.TIMED_OUT)
+        if wait is None and len(waited) >= SOME.value:
+            because = f"{text}; in {len(waited)} of them somebody waited, and how long is not published"
             return Unknown(because, HOW_LONG, Code.CANNOT_COUNT)
         return Absent(text, tuple(evidence))
     if not told and max(pool.size.values()) <= 1:

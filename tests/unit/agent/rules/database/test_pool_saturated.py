@@ -285,6 +285,24 @@ def test_under_a_quota_it_is_the_mechanism_and_the_quota_is_the_cause() -> None:
     assert report.verdict.startswith("A CPU limit")
 
 
+def test_a_queue_outlives_late_pages_by_a_minute() -> None:
+    """A Node that computes answered for its page now when somebody waited and now when nobody did: the finding came and went."""
+    clock = FakeClock(1000.0)
+    told = History(600.0, clock=clock)
+    engine = Engine(told, rules=[RULE], clock=clock, wall=lambda: 0.0)
+    verdicts = []
+    queue = dataclasses.replace(NODE, page_seconds=0.18)
+    for reading in (*[queue] * 6, *[LATE_NODE] * 18):
+        clock.advance(10.0)
+        told.add(reading)
+        engine.evaluate(AgentSelf("1", 1.0, 0.0, 0, 0))
+        verdicts.append(engine.verdicts()[RULE.id])
+    judged = [isinstance(judge(*[queue] * (6 - n), *[LATE_NODE] * n), Present) for n in range(7)]
+    ends = judged.index(False)
+    assert verdicts[5 : 5 + ends + 6] == ["present"] * (ends + 6)
+    assert verdicts[-1] == "unknown"
+
+
 def test_a_page_without_a_pool_is_unknown_with_the_names_that_were_looked_for() -> None:
     told = history()
     for _ in range(3):
