@@ -138,8 +138,11 @@ def _none_free(
     if _pools(history, seconds) or withheld.get(COMPUTES, 0.0) >= connections.MOSTLY:
         return None
     for target in history.targets(PostgresServerReading):
-        seen, held = connections.sessions(history, seconds, target), ends.get(target, {}).get(HELD, 0.0)
-        if seen is not None and seen.all_held and held >= max(connections.MOSTLY * seen.number, 2 * ready):
+        seen, own = connections.sessions(history, seconds, target), ends.get(target, {})
+        if seen is None or not seen.all_held or (count := sum(own.values())) < 2:
+            continue
+        # The sessions are those of all instances: what is free may be this one's.
+        if own.get(HELD, 0.0) - seen.idle >= max(connections.MOSTLY * count, 2 * ready):
             return target
     return None
 
