@@ -99,6 +99,7 @@ GRAPH = CausalGraph((
          "a thread that waits for memory or storage reads no reply, gives no connection back and accepts nobody"),
     Link(("client_cpu_bound",), ("connections_held_by_app",), "a thread that computes within a transaction keeps its connection"),
     Link(("connections_held_by_app",), ("pool_saturated", "connections_exhausted"), "what the app keeps nobody else can have"),
+    Link(("connections_held_by_app",), ("client_not_reading",), "a result that is never closed lies unread"),
     Link(("connections_exhausted",), ("database_unreachable",), "a server without a free slot answers nobody new"),
     Link(("database_unreachable", "redis_unreachable"), ("pool_saturated",), "connections to a server that does not answer are not given back"),
     Link(("proxy_or_server_starved",), ("database_slow",), "a server without CPU works long on every statement"),

@@ -40,6 +40,8 @@ class Connections:
     """Of the waiting those in a wait that may be meant so, ..."""
     unread_long: float
     """... and of the unread those that may read at their own pace."""
+    untaken: float
+    """Of them, in the latest reading, those of whose reply nothing was taken for a minute."""
     idle_long: float
     """Of the idle those on which nothing has moved for over a second."""
     waiters: float
@@ -121,6 +123,7 @@ def connections(history: History, seconds: float) -> dict[str, Connections]:
             idle=_mean([_of(r.idle_ratio, remote) for r in seen], weights),
             waiting_long=_mean([_of(r.waiting_long_ratio, remote) for r in seen], weights),
             unread_long=_mean([_of(r.unread_long_ratio, remote) for r in seen], weights),
+            untaken=_of(seen[-1].untaken_ratio, remote),
             idle_long=_mean([_of(r.idle_long_ratio, remote) for r in seen], weights),
             busy_waiters=_of(seen[-1].busy_waiters, remote),
             waiters=_of(seen[-1].waiters, remote),

@@ -12,7 +12,7 @@ to these in proportion, and to nobody as far as the thread is neither.  A connec
 trips times the kernel's shortest round-trip time; the rest is the server's, told apart by its own sessions where a role may see
 them.  Of both, what the server works for and what nobody can tell, the share in which the agent's own short questions met a
 server, or a proxy, that could not run is put down to *starved*.  *Held* is what the app keeps without asking anything: sessions
-idle in transaction; and of the connections that a pool has given out those that cannot be among the ones on which something
+idle in transaction; replies of which nothing is taken; and of the connections that a pool has given out those that cannot be among the ones on which something
 moved within the last second.
 
 *Waiters* for a pool stand still for what its connections do: as far as these are held, for that; the rest for what the connections to the remote do.
@@ -32,7 +32,6 @@ from agent.views.round_trips import starved
 from probes.app.pool import PoolReading
 from probes.app.processes import ProcessesReading
 from probes.averages import fmean
-from probes.postgres.server import PostgresServerReading
 from probes.record import dataclass
 
 SECONDS = 60.0
@@ -67,7 +66,7 @@ class Stalled:
     sums: Mapping[str, float] = field(default_factory=dict)
     #: Whether anybody waits for a connection of a pool, or none is free of one that is not seen: until then what the app holds is missing to nobody.
     waited_for: bool = False
-    #: The server whose sessions the app holds all, where no pool is seen.
+    #: The remote to which the app holds all connections, where no pool is seen.
     none_free: str | None = None
 
     def number(self, parts: Collection[str]) -> float | None:
@@ -124,26 +123,30 @@ def stalled(history: History, seconds: float = SECONDS) -> Stalled:
     groups |= {f"waiters for {name}": parts for name, parts in waiters.items()}
     told = {name: number for name, number in sums.items() if nobody[name] < number / 2}
     # Nor is anybody blamed for what he holds while he is held up himself, which is not seen of an app elsewhere.
-    full = _none_free(history, seconds, sum(threads.values()), withheld, by_end) if whose == THE_APP else None
+    full = _none_free(history, seconds, sum(threads.values()), withheld, ends, by_end) if whose == THE_APP else None
     return Stalled(groups, whose, told, sums[WAITERS] >= LEAST or full is not None, full)
 
 
 def _none_free(
-    history: History, seconds: float, ready: float, withheld: Mapping[str, float], ends: Mapping[str, Mapping[str, float]]
+    history: History, seconds: float, ready: float, withheld: Mapping[str, float],
+    ends: Mapping[str, connections.Connections], by_end: Mapping[str, Mapping[str, float]],
 ) -> str | None:  # fmt: skip
-    """The server none of whose sessions is free, where no pool is seen: an app that waits for something else holds them all.
+    """The remote to which no connection is free, where no pool is seen: an app that waits for something else holds them all.
 
     One that computes, or whose ready threads are held up, does not.
     """
     if _pools(history, seconds) or withheld.get(COMPUTES, 0.0) >= connections.MOSTLY:
         return None
-    for target in history.targets(PostgresServerReading):
-        seen, own = connections.sessions(history, seconds, target), ends.get(target, {})
-        if seen is None or not seen.all_held or (count := sum(own.values())) < 2:
+    for remote, parts in by_end.items():
+        sessions, count = connections.sessions(history, seconds, remote), sum(parts.values())
+        if sessions is not None and sessions.all_held:
+            free = sessions.idle  # of all instances: it may be this one's
+        elif ends[remote].untaken >= 1 - connections.MOST_FREE:
+            free = 0.0
+        else:
             continue
-        # The sessions are those of all instances: what is free may be this one's.
-        if own.get(HELD, 0.0) - seen.idle >= max(connections.MOSTLY * count, 2 * ready):
-            return target
+        if count >= 2 and parts.get(HELD, 0.0) - free >= max(connections.MOSTLY * count, 2 * ready):
+            return remote
     return None
 
 
@@ -211,7 +214,8 @@ def _connections(
     unread, waiting = (
         max(0.0, share) * seen.count for share in (seen.unread - seen.unread_long, seen.waiting - seen.waiting_long)
     )
-    parts = {OWN_PACE: (seen.unread_long + seen.waiting_long) * seen.count}
+    left = min(seen.untaken, seen.unread_long) * seen.count
+    parts = {OWN_PACE: (seen.unread_long + seen.waiting_long) * seen.count - left}
     # Of a service whose clients wait for messages the short waits may be meant so, too.
     meant = connections.most_meant(history, seconds, remote, seen) - seen.waiting_long * seen.count
     parts[OWN_PACE] += max(0.0, min(waiting, meant))
@@ -228,14 +232,14 @@ def _connections(
     other, away = max(0.0, rest - (locked + executing) * of_server), starved(history, seconds, remote)
     parts |= {NETWORK: network, LOCK: locked * of_server, STARVED: away * (executing * of_server + other)}
     parts |= {SERVER: (1 - away) * executing * of_server, OTHER_SIDE: (1 - away) * other}
-    idle = max(0.0, seen.count - unread - waiting - parts[OWN_PACE])
+    idle = max(0.0, seen.count - unread - waiting - left - parts[OWN_PACE])
     held = min(idle, max(pooled, sessions.idle_in_transaction if sessions else 0.0))
     taken = {part: share for part, share in withheld.items() if part != COMPUTES}
     _put_down(parts, unread, withheld, UNKNOWN, of=max(seen.unread, LEAST))
     # A thread that is held by a limit or by others moves again within a second.
     rests = min(held, seen.count * seen.idle_long)
     _put_down(parts, held - rests, taken, HELD)
-    parts[HELD] += rests
+    parts[HELD] += rests + left
     parts[IDLE] = idle - held
     return _known(parts)
 

@@ -122,6 +122,10 @@ class ConnectionsReading(Reading):
         "Share of the connections with an unread reply that read for over 10 s, or ask less than once a second: it may be their pace",
         by="remote",
     )
+    untaken_ratio: Mapping[str, float] | None = gauge(
+        "Share of the connections of whose unread reply nothing has been taken for a minute: left, as a result that is never closed is",
+        by="remote",
+    )
     idle_long_ratio: Mapping[str, float] | None = gauge(
         "Share of the connections on which nothing has moved for over a second, and nothing is due: idle, or held by the app",
         by="remote",

@@ -10,7 +10,8 @@ connection did before:
 * a connection that asked at least once a second until then is not meant to wait, and does not take its rows at its own pace: its wait
   is a wait, and its reply was left lying;
 * nor is a request that the other side's kernel has not even acknowledged: there is nobody;
-* of the first wait that is seen nothing is known before its answer has come.
+* of the first wait that is seen nothing is known before its answer has come;
+* of whose reply nothing at all is taken for a minute, that reads at no pace.
 
 Seconds; moments are those of a monotonic clock.
 """
@@ -29,6 +30,9 @@ REMEMBERED_SECONDS = 60.0
 BUSY_SECONDS = 120.0
 #: Requests per second from which a connection is busy, looked at over so many seconds and more.
 BUSY_PER_SECOND, OVER_SECONDS = 1.0, 1.0
+
+#: Nothing of a reply is taken for so long by no reader that goes on: as a session that asks nothing, it is held (agent/rules/database/connections_held_by_app.py).
+UNTAKEN_SECONDS = 60.0
 
 Group = Literal["unread", "waiting", "idle"]
 
@@ -51,6 +55,8 @@ class Exchange(NamedTuple):
     """When an answer was last seen to have come to such a wait."""
     counted: tuple[float, int, int] | None = None
     """Where its rate is counted from: moment, segments with data sent and received."""
+    lies: tuple[float, int, int] | None = None
+    """Since when a reply lies of which nothing was taken, its bytes, segments with data received; ``None``: none lies."""
 
     @property
     def busy(self) -> bool:
@@ -66,6 +72,11 @@ class Exchange(NamedTuple):
     def lasts(self) -> bool:
         """Whether what is under way has been for long."""
         return self.since is not None and self.at - self.since > LONG_SECONDS
+
+    @property
+    def untaken(self) -> bool:
+        """Whether a reply lies of which nothing was taken for long."""
+        return self.lies is not None and self.at - self.lies[0] >= UNTAKEN_SECONDS
 
     def is_long(self, group: Group | None, *, acknowledged: bool) -> bool:
         """Whether what is under way may be meant to last."""
@@ -100,7 +111,11 @@ def follow(at: float, now: Socket, group: Group | None, before: Exchange, then: 
         unanswered, answered_at = None, at
     if group == "waiting":
         unanswered = total[2]
-    found = Exchange(at, since, before.long_at, busy_at, before.waited_at, unanswered, answered_at, counted)
+    lies = None
+    if group == "unread":
+        same = before.lies is not None and before.lies[1:] == (now.rqueue, total[2])
+        lies = before.lies if same else (at, now.rqueue, total[2])
+    found = Exchange(at, since, before.long_at, busy_at, before.waited_at, unanswered, answered_at, counted, lies)
     if group == "waiting" and not found.is_long(group, acknowledged=not info.unacked):
         return found._replace(waited_at=at)
     if group == "waiting" and found.lasts and not info.unacked and not found.busy:

@@ -1,9 +1,9 @@
 """The app keeps connections while it asks them nothing: a leak, a long transaction, an HTTP call inside a transaction.
 
-To whoever waits for a connection it looks like a slow database; the server, the network and this client's CPU are innocent.  Two
-witnesses, either of which is enough: the server's own sessions, idle in transaction (a role that may see them), and the app's pool,
+To whoever waits for a connection it looks like a slow database; the server, the network and this client's CPU are innocent.  Three
+witnesses, each of which is enough: the server's own sessions, idle in transaction (a role that may see them); the app's pool,
 which has given out more connections than can be in use: those on which nothing has moved for over a second are not
-(:mod:`agent.views.stalled`).
+(:mod:`agent.views.stalled`); and the wire, where a reply lies of which nothing is taken: a result that is never closed.
 
 It harms when somebody waits for a connection; where no pool is seen, when the server's sessions are all held: as many must wait as find
 none free, unless each worker has a connection of its own, whose work then lasts as long as what it waits for.  Otherwise it is worth knowing from a minute on: a transaction that stays open keeps
@@ -23,6 +23,8 @@ from agent.views.stalled import HELD, held_of_pool, stalled
 from probes.app.pool import PoolReading
 from probes.postgres.server import PostgresServerReading
 from probes.reading import Code
+from probes.sockets.connections import ConnectionsReading
+from probes.sockets.exchange import UNTAKEN_SECONDS
 
 SPAN = 60.0
 MOST = Threshold(
@@ -49,6 +51,12 @@ LONG = Threshold(
     "seconds",
     "autovacuum wakes up each minute (autovacuum_naptime)",
 )
+UNTAKEN = Threshold(
+    "or time in which nothing of a reply that lies unread is taken, at least",
+    UNTAKEN_SECONDS,
+    "seconds",
+    "as long; who reads at its own pace takes something",
+)
 BY_SESSIONS = not_measured(0.85, "the server's own states; whose pool waits is not known", "by the server's sessions")
 BY_ALL = not_measured(
     0.6, "a worker with a connection of its own holds it too", "where no session is free, and no pool is seen"
@@ -56,6 +64,7 @@ BY_ALL = not_measured(
 BLIND = not_measured(
     0.6, "an app without CPU asks nothing either", "by the server's sessions, where the app's CPU is not seen"
 )
+BY_WIRE = not_measured(0.6, "an app that is stopped takes nothing either", "by replies of which nothing is taken")
 BY_POOL = not_measured(
     0.7, "where there are several remotes it is not known which one a pool belongs to", "by the pool and its sockets"
 )
@@ -68,7 +77,13 @@ def _judge(history: History) -> Judgement:
         for target in history.targets(PostgresServerReading)
         if history.window(PostgresServerReading, SPAN, target)
     ]
-    found = [*servers, *([_pool(history)] if pooled else [])]
+    left = [
+        _left(history, remote, seen) for remote, seen in connections.connections(history, SPAN).items() if seen.untaken
+    ]
+    found = [*servers, *([_pool(history)] if pooled else []), *left]
+    seen = history.window(ConnectionsReading, SPAN)
+    if not found and seen and seen[-1].connections is not None and not any(seen[-1].connections.values()):
+        return Absent("there is no connection to a watched port")
     return targets.worst_of(found) or Unknown(NOBODY, ROLE_OR_POOL, Code.NOT_CONFIGURED)
 
 
@@ -126,6 +141,20 @@ def _sessions(history: History, target: str, pooled: bool) -> Judgement:
     return Absent(f"{text}, and {why}", tuple(evidence))
 
 
+def _left(history: History, remote: str, seen: connections.Connections) -> Judgement:
+    """Connections of whose reply nothing is taken."""
+    number = seen.untaken * seen.count
+    text = (
+        f"on {number:.0f} of {seen.count:.0f} connections to {connections.called(history, remote)} a reply has lain for over "
+        f"{UNTAKEN.value:.0f} s, and nothing of it was taken"
+    )
+    evidence, waits = Evidence(text, seen.untaken, "ratio"), pool_saturated.RULE.judge(history)
+    if isinstance(waits, Present) and seen.untaken >= MOST.value:
+        return Present(waits.severity, BY_WIRE, "the app", (evidence, waits.evidence[0]), TO_DO, share=seen.untaken)
+    severity: targets.Severity = "warning" if stalled(history).none_free == remote else "info"
+    return Present(severity, BY_WIRE, "the app", (evidence,), TO_DO, share=seen.untaken)
+
+
 def _pool(history: History) -> Judgement:
     given, held = held_of_pool(history, SPAN)
     if not given or held is None:
@@ -179,10 +208,10 @@ RULE = Rule(
     meaning="Connections are checked out, or their sessions idle in transaction, while nobody waits for the server.",
     disproof="pg_stat_activity shows no session idle in transaction for over a second, and the pool's connections are in use while they are out",
     needs=(),
-    uses=(PostgresServerReading, PoolReading),
+    uses=(PostgresServerReading, PoolReading, ConnectionsReading),
     judges_coverage=True,
-    thresholds=(MOST, SESSIONS, FREE, LONG),
-    confidences=(BY_SESSIONS, BY_ALL, BLIND, BY_POOL),
+    thresholds=(MOST, SESSIONS, FREE, LONG, UNTAKEN),
+    confidences=(BY_SESSIONS, BY_ALL, BLIND, BY_POOL, BY_WIRE),
     span_seconds=SPAN,
     judge=_judge,
     advice=ADVICE,

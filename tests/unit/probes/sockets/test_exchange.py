@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from probes.sockets.classify import Seen, settle
-from probes.sockets.exchange import BUSY_SECONDS, LONG_SECONDS, REMEMBERED_SECONDS
+from probes.sockets.exchange import BUSY_SECONDS, LONG_SECONDS, REMEMBERED_SECONDS, UNTAKEN_SECONDS
 from probes.sockets.tcp_info import ESTABLISHED, Socket, TcpInfo
 
 SLOT = 10.0
@@ -30,6 +30,11 @@ class Wire:
 
     def answer(self, segments: int = 1, *, read: bool = True) -> Wire:
         self._in, self._received, self._unread = self._in + segments, self.now, 0 if read else 1000
+        return self
+
+    def take(self, size: int) -> Wire:
+        """Read so many bytes of what lies."""
+        self._unread -= size
         return self
 
     def after(self, seconds: float) -> Wire:
@@ -63,6 +68,19 @@ class Wire:
 
 def groups(*found: Seen) -> list[tuple[str | None, bool]]:
     return [(each.group, each.long) for each in found]
+
+
+def test_a_reply_of_which_nothing_is_taken_for_a_minute_is_left_and_one_that_is_read_slowly_is_not() -> None:
+    left, slow = Wire(), Wire()
+    for wire in (left, slow):
+        wire.ask().after(1.0).answer(read=False)
+    seen = []
+    for _ in range(9):
+        slow.take(100)
+        seen.append([wire.after(SLOT).look().exchange.untaken for wire in (left, slow)])
+    assert [first for first, _ in seen] == [n * SLOT >= UNTAKEN_SECONDS for n in range(9)]
+    assert not any(second for _, second in seen)
+    assert not left.answer(read=False).after(SLOT).look().exchange.untaken  # more has come, so something was taken
 
 
 def test_a_wait_is_long_after_ten_seconds_and_not_before() -> None:

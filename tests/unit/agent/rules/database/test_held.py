@@ -15,7 +15,7 @@ from probes.postgres.held import Holder
 from probes.postgres.server import PostgresServerReading
 from probes.reading import Reading
 from tests.unit.agent.rules.database.test_cpu_bound import sample as process
-from tests.unit.agent.rules.database.test_database import HIDDEN, LOCKED, MAIN, QUICK, SLOW, sample, server, told
+from tests.unit.agent.rules.database.test_database import DB, HIDDEN, LOCKED, MAIN, QUICK, SLOW, sample, server, told
 from tests.unit.agent.rules.database.test_pool_saturated import sample as pool
 from tests.unit.builders import Burst, Scene
 
@@ -118,6 +118,41 @@ def apart(held: float, free: float, *, cores: float = 0.02, waits: float = 0.0, 
 )
 def test_where_no_pool_is_seen_none_of_its_sessions_is_free(scene: Scene, wanted: type) -> None:
     assert isinstance(RULE.judge(scene.history), wanted)
+
+
+def unclosed(untaken: float, *more: Reading, seen: bool = True, count: float = 4.0) -> Scene:
+    """A minute in which nothing was taken of the replies on so many of the connections; ``seen``: the app's processes are."""
+    scene = Scene()
+    for _ in range(6):
+        scene.run(10)
+        lies = dict.fromkeys(("unread_ratio", "unread_long_ratio", "untaken_ratio"), untaken)
+        wire = sample(DB, **lies, waiting_ratio=0.0, idle_ratio=1 - untaken, connections=count)
+        for each in (wire, *more, *([process(0.02)] if seen else [])):
+            scene.history.add(each)
+    return scene
+
+
+@pytest.mark.parametrize(
+    ("scene", "severity"),
+    [
+        pytest.param(unclosed(1.0), "warning", id="all, and no pool is seen"),
+        pytest.param(unclosed(1.0, count=1.0), "info", id="a single worker's"),
+        pytest.param(unclosed(0.5), "info", id="some"),
+        pytest.param(unclosed(1.0, seen=False), "info", id="whether the app has its CPU is not seen"),
+        pytest.param(unclosed(1.0, WAITED), "critical", id="and the pool says who waits"),
+        pytest.param(unclosed(1.0, ENOUGH), "info", id="and the pool has others"),
+    ],
+)
+def test_results_that_are_never_closed_are_held(scene: Scene, severity: str) -> None:
+    found = RULE.judge(scene.history)
+    assert isinstance(found, Present)
+    assert found.severity == severity
+    assert "nothing of it was taken" in found.evidence[0].text
+
+
+def test_without_a_connection_nothing_is_held() -> None:
+    assert isinstance(judge(sample(connections=0.0)), Absent)
+    assert isinstance(judge(sample()), Unknown)
 
 
 def test_an_app_that_holds_all_and_is_not_sure_to_wait_stands_first_and_is_no_failure() -> None:
