@@ -150,9 +150,9 @@ def _left(history: History, remote: str, seen: connections.Connections) -> Judge
     )
     evidence, waits = Evidence(text, seen.untaken, "ratio"), pool_saturated.RULE.judge(history)
     if isinstance(waits, Present) and seen.untaken >= MOST.value:
-        return Present(waits.severity, BY_WIRE, "the app", (evidence, waits.evidence[0]), TO_DO, share=seen.untaken)
+        return Present(waits.severity, BY_WIRE, "the app", (evidence, waits.evidence[0]), CLOSE, share=seen.untaken)
     severity: targets.Severity = "warning" if stalled(history).none_free == remote else "info"
-    return Present(severity, BY_WIRE, "the app", (evidence,), TO_DO, share=seen.untaken)
+    return Present(severity, BY_WIRE, "the app", (evidence,), CLOSE, share=seen.untaken)
 
 
 def _pool(history: History) -> Judgement:
@@ -191,6 +191,7 @@ NOT_SEEN = Evidence(
 POOL = "let the agent see the app's pool (pool.metrics_url, or a hook)"
 ROLE_OR_POOL = "give the agent a role with pg_monitor (postgres.targets), or let it see the app's pool (pool.metrics_url, or a hook)"
 ADVICE = "Give connections back: the app keeps them while it asks the database nothing."
+WILL_NOT_HELP = "a faster database, an index, more CPU, and a larger pool for longer than the leak takes to fill it"
 TO_DO = Advice(
     ADVICE,
     (
@@ -199,7 +200,16 @@ TO_DO = Advice(
         "as a safety net on the server: SET idle_in_transaction_session_timeout = '30s'",
     ),
     "a transaction that the safety net ends is rolled back",
-    "a faster database, an index, more CPU, and a larger pool for longer than the leak takes to fill it",
+    WILL_NOT_HELP,
+)
+CLOSE = Advice(
+    ADVICE,
+    (
+        "close each result on every path, and read it to its end or cancel it before (Go: defer rows.Close(); JDBC: try-with-resources; Python: with)",
+        "HikariCP: leakDetectionThreshold names the place; Go: sql.DB.Stats().InUse that only grows",
+    ),
+    "",
+    WILL_NOT_HELP,
 )
 
 RULE = Rule(
