@@ -194,7 +194,7 @@ def _name(causes: Sequence[Finding]) -> str:
     """Up to three causes with the number that convicts each."""
     said = "; ".join(f"{_inside(f.title)}: {f.evidence[0].text}" for f in causes[:3])
     if all(f.severity == "info" for f in causes):
-        said = f"nothing is held up now, but worth knowing: {said}"
+        said = f"nothing is seen to be held up now, but worth knowing: {said}"
     return f"{said[0].upper()}{said[1:]}."
 
 
