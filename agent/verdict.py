@@ -23,7 +23,7 @@ from agent.report import Finding, Severity, Status, Suspect
 from agent.rules.causal_graph import CausalGraph
 from agent.rules.rule import Judgement, Present, Unknown
 from agent.views.attribution import Causes
-from agent.views.connections import POSTGRES, connections, service
+from agent.views.connections import connections, service
 from agent.views.cpu import CAUSES, RUNNING, CpuBreakdown, spin_view
 from probes.app.pool import PoolReading
 from probes.app.processes import ProcessesReading
@@ -246,9 +246,8 @@ def _looked_at(history: History, four: Sequence[Suspect]) -> str:
     platform = history.latest(PlatformReading)
     if platform is not None and platform.environment == "kubernetes" and history.latest(ProcessesReading) is None:
         unseen.append("the app's processes (shareProcessNamespace: true and app.process)")
-    pooled = sum(
-        seen.count for end, seen in connections(history, SECONDS).items() if service(history, end) in (POSTGRES, None)
-    )
+    known = ((seen.count, service(history, end)) for end, seen in connections(history, SECONDS).items())
+    pooled = sum(count for count, kind in known if kind is None or not kind.shared)
     if pooled >= 2 and not history.window(PoolReading, SECONDS):
         unseen.append("who waits for a connection of the app's own pool (pool.metrics_url, or a hook)")
     parts = {"Looked at": ", ".join(seen), "Not known": "; ".join(unknown), "Not looked at": "; ".join(unseen)}

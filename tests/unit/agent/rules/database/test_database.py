@@ -410,6 +410,13 @@ def test_a_rule_with_two_sources_runs_on_either_and_is_unknown_without_both() ->
 # ---- past the wire
 
 
+@pytest.mark.parametrize(("begun", "told"), [(60.0, True), (8.0, False), (None, False)])
+def test_of_short_connections_it_is_said_that_more_may_have_come(begun: float | None, told: bool) -> None:
+    judgement = judge("connection_per_query", *(fleeting(5.2, begun),) * 6)
+    assert isinstance(judgement, Present)
+    assert any("at least" in each.text and "60.0 a second" in each.text for each in judgement.evidence) is told
+
+
 BY_WIRE = ("waiting_for_database", "client_not_reading", "too_many_queries", "connection_per_query")
 
 
