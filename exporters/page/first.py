@@ -57,7 +57,9 @@ def _sentence(text: Any) -> str:
 
 def _worth_knowing(cause: Mapping[str, Any] | None) -> str:
     return (
-        "nothing is seen to be held up now, but this is worth knowing" if cause is not None and cause["severity"] == "info" else ""
+        "nothing is seen to be held up now, but this is worth knowing"
+        if cause is not None and cause["severity"] == "info"
+        else ""
     )
 
 
