@@ -74,8 +74,8 @@ class Sessions:
     idle_in_transaction: float
     executing_seconds: float
     """How long the statements last that the server works on; 0.0 when there were none."""
-    at_work: int
-    """Readings in which it worked on one."""
+    often: float
+    """For how many it worked in the readings but the one of the most: one may fall on a burst, or on a single long statement."""
     readings: int
 
     @property
@@ -203,7 +203,7 @@ def sessions(history: History, seconds: float, target: str) -> Sessions | None:
         idle=_mean([_of(r.sessions, "idle") for r in readings]),
         idle_in_transaction=_mean([sum(_of(r.sessions, state) for state in STATES) for r in readings]),
         executing_seconds=2 * _mean(ages, executing),
-        at_work=sum(number > 0 for number in executing),
+        often=_mean(sorted(executing)[:-1] or [0.0]),
         readings=len(readings),
     )
 

@@ -34,7 +34,10 @@ OFTEN = Threshold(
     "one report a minute does not make a service slow",
 )
 LOOKS = Threshold(
-    "samples in which a statement is executed, at least", 2, "", "one may fall on a single long statement"
+    "samples, of which the one with most statements does not count for how often, at least",
+    2,
+    "",
+    "one may meet a burst, or a single long statement",
 )
 AWAY = Threshold(
     "time in which the server has no CPU, for its statements to be long for that alone, at least",
@@ -81,8 +84,9 @@ def _target(history: History, target: str) -> Judgement:
         if connections.hidden(history, target) and not seen.executing:
             return Unknown(PRIVILEGE, targets.GRANT, PRIVILEGE.code)
         return Absent(text, tuple(evidence))
-    if seen.at_work < LOOKS.value:
-        return Unknown(f"{text}; but so far in one sample only", "wait for another sample", Code.NOT_YET)
+    if seen.often < OFTEN.value:
+        because = f"{text}; but without the sample of the most on {seen.often:.1f}"
+        return Unknown(because, "wait for another sample", Code.NOT_YET)
     for stands in standstills(history, SPAN, target):
         if stands.share >= AWAY.value and seen.executing_seconds <= STANDS.value * stands.seconds:
             because = f"{text}; it has no CPU {stands.share:.0%} of the time, for {duration(stands.seconds)} at once, which makes any statement as long"

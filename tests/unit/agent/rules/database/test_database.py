@@ -115,6 +115,7 @@ CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type
         "one long report in a minute": ((server({"running": 1.0}, 5.0), *(server(),) * 5), Absent),
         "at one sample of three alone": ((SLOW, server(), server()), Unknown),
         "at two samples of three": ((SLOW, server(), SLOW), Present),
+        "many at one look, hardly any at the others": ((server({"running": 0.2}, 0.8), *(server(),) * 4, server({"running": 4.0}, 0.03)), Unknown),
         "hidden from this role": ((HIDDEN,) * 4, Unknown),
         "one slot": ((SLOW,), Unknown),
     },
