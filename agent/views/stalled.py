@@ -18,6 +18,8 @@ moved within the last second.
 *Waiters* for a pool stand still for what its connections do: as far as these are held, for that; the rest for what the connections to the remote do.
 
 The parts of each group sum to its number, *unknown* included; what cannot be seen has no group.
+
+Over 300 lines: the three groups are one measure, and each is put down with numbers of the one before it.
 """
 
 from __future__ import annotations
