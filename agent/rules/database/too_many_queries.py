@@ -3,6 +3,10 @@
 Requests per second of the busiest connection x the shortest round trip is the share of its time in flight
 (docs/evidence/measured-facts.md: 0.82 against a true 0.89).  Behind a proxy the kernel's round trip is too short; where the
 agent has a round trip of its own to the same server, that is taken.
+
+Whoever asks one after the other waits for each answer: as many connections wait at any moment as there are requests per
+second x the round trip, or more (Little's law).  Fewer, or over all of a connection's time, and requests are sent before
+earlier answers are there: a pipeline, or one connection that many share.  How long one of them waits is not seen then.
 """
 
 from __future__ import annotations
@@ -32,6 +36,14 @@ MANY = Threshold(
     "with fewer it is the distance, not the number of queries",
 )
 SMALL = Threshold("mean size of a request, at most", 1000, "bytes", "larger ones are not single-row queries")
+IN_TURN = Threshold(
+    "connections that wait, over those that would if each request waited for the one before, at least",
+    0.6,
+    "ratio",
+    "three clients that ask one after the other 1.04 to 1.18; one connection that twenty share 0, 0.23 and 0.41 (docs/evidence/measured-facts.md)",
+)
+#: No connection is on its way for longer than all of the time; the rest is the error of a slot's count.
+WHOLE = 1.1
 SURE = measured(12, 12)
 
 
@@ -42,14 +54,20 @@ def _judge(history: History) -> Judgement:
 def _endpoint(history: History, remote: str, seen: connections.Connections) -> Judgement:
     trip = round_trips(history, SPAN, remote).get("short")
     way = max(seen.min_rtt_seconds or 0.0, trip.least_network if trip else 0.0)
-    flight = min(1.0, seen.busiest_per_second * way)
-    text = (
-        f"the busiest connection to {connections.called(history, remote)} sends {seen.busiest_per_second:.0f} requests per second, one after the other; "
-        f"at {1e3 * way:.2f} ms each it spends {flight:.0%} of its time"
-    )
+    lasts = seen.busiest_per_second * way
+    flight = min(1.0, lasts)
+    asks = f"the busiest connection to {connections.called(history, remote)} sends {seen.busiest_per_second:.0f} requests per second"
+    text = f"{asks}, one after the other; at {1e3 * way:.2f} ms each it spends {flight:.0%} of its time"
     evidence = (Evidence(text, flight, "ratio"),)
     if flight < FLIGHT.value or seen.busiest_per_second < MANY.value or seen.request_bytes > SMALL.value:
         return Absent(text, evidence)
+    wait, would = seen.waiting * seen.count, max(seen.per_second, seen.busiest_per_second) * way
+    if lasts > WHOLE or wait < IN_TURN.value * would:
+        return Unknown(
+            f"{asks}, before earlier ones are answered: one after the other, at {1e3 * way:.2f} ms each, would take {lasts:.0%} of its time "
+            f"and keep {would:.1f} connections waiting, and {wait:.1f} wait. They are sent in a pipeline, or many share it",
+            SHARED, Code.CANNOT_COUNT,
+        )  # fmt: skip
     service = connections.service(history, remote)
     if service is not None and service.shared:
         return Unknown(f"{text} unless many share it, as clients of {service.name} do", SHARED, Code.CANNOT_COUNT)
@@ -70,7 +88,7 @@ RULE = Rule(
     meaning="Most of a connection's time goes into the round trips of tiny requests.",
     disproof="pg_stat_statements counts few calls per request of the app",
     needs=(ConnectionsReading,),
-    thresholds=(FLIGHT, MANY, SMALL),
+    thresholds=(FLIGHT, MANY, SMALL, IN_TURN),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,

@@ -3,7 +3,7 @@
 | client | library | how it runs and reads |
 |---|---|---|
 | pgx | pgx v5, pgxpool | a goroutine per worker; row by row, through a small buffer |
-| node | pg, its Pool, pg-cursor | one event loop; parses what has arrived, whole results |
+| node | pg, its Pool, pg-cursor; postgres.js | one event loop; parses what has arrived, whole results |
 | psycopg | psycopg 3, psycopg_pool | one event loop; libpq drains the socket in one burst |
 | asyncpg | asyncpg, its Pool | one event loop; its own protocol, fed by the loop |
 | java | pgjdbc, HikariCP | a thread per worker, which waits in its socket, an IPv6 one; whole results |
@@ -23,6 +23,7 @@ is over; no mode but write, hold-sleep, hold-cpu and asyncpg's and java's stream
 | connect | a new connection, one row, the connection closed; no pool |
 | hold-sleep | one row in a transaction, in which the app then sleeps for --hold-ms; the pool is smaller than the workers |
 | hold-cpu | as hold-sleep, but it computes: as much as takes --hold-ms on a free core. All but Go and Java stop everything meanwhile |
+| shared | as small, but all workers ask by one connection, and none waits for another's answer: Node alone, by postgres.js |
 | stream | --rows rows one by one, with --row-sleep-ms after each 100. pgx and psycopg let the result wait in the socket; the others fetch parts of a cursor |
 
 Each writes a line at the start, every --every seconds, and at the end (`done`): `units` and `failures` since the
@@ -47,7 +48,7 @@ from tests.lab import Unavailable, builds
 
 #: The variable of the environment that holds the DSN, a URI as `PostgresServer.dsn()` gives it.
 DSN = "LAB_DSN"
-MODES = ("small", "bulk", "slow", "scan", "write", "write-own", "n+1", "connect", "hold-sleep", "hold-cpu", "stream")
+MODES = ("small", "bulk", "slow", "scan", "write", "write-own", "n+1", "connect", "hold-sleep", "hold-cpu", "shared", "stream")
 #: Defaults of all options but --mode; the clients in other languages repeat them, a test compares.
 OPTIONS: Mapping[str, float | str] = {
     "seconds": 5.0,

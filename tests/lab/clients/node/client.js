@@ -9,6 +9,7 @@ const { parseArgs } = require('node:util');
 const { Client, Pool } = require('pg');
 const { parse, toClientConfig } = require('pg-connection-string');
 const Cursor = require('pg-cursor');
+const postgres = require('postgres');
 
 const ROW = 'SELECT id, bucket, payload FROM lab_rows WHERE id = $1';
 const ROWS = 'SELECT id, bucket, payload FROM lab_rows WHERE id <= $1';
@@ -42,7 +43,7 @@ function readOptions() {
 
 const options = readOptions();
 const { mode } = options;
-const pooled = mode !== 'connect';
+const pooled = !['connect', 'shared'].includes(mode);
 const state = { units: 0, failures: 0, waiting: 0, held: 0, error: null, created: 0 };
 let samples = { unit: [], acquire: [], query: [] };
 
@@ -186,12 +187,20 @@ const UNITS = {
   stream,
 };
 
+async function share() {
+  const began = performance.now();
+  const { length } = await shared.unsafe(ROW, [anyOf(options.ids)], { prepare: true });
+  samples.query.push(performance.now() - began);
+  expect(length, 1);
+}
+
 async function work(number) {
   for (;;) {
     const began = performance.now();
     let rest = options.pause_ms;
     try {
-      await connection((client) => UNITS[mode](client, number));
+      if (mode === 'shared') await share();
+      else await connection((client) => UNITS[mode](client, number));
       state.units += 1;
       samples.unit.push(performance.now() - began);
     } catch (error) {
@@ -217,12 +226,16 @@ function page(_, answer) {
   }).join(''));
 }
 
-if (!UNITS[mode]) fail(`--mode: ${mode} is none; allowed: ${Object.keys(UNITS).join(', ')}`);
+if (!UNITS[mode] && mode !== 'shared') fail(`--mode: ${mode} is none; allowed: ${Object.keys(UNITS).join(', ')}, shared`);
 if (!process.env.LAB_DSN) fail('LAB_DSN is not set; it must be the URI of a PostgreSQL database');
 const parsed = parse(process.env.LAB_DSN, { useLibpqCompat: true }); // sslmode as in the other clients
 const config = { ...toClientConfig(parsed), application_name: options.name };
-const share = mode.startsWith('hold-') ? 2 : 1;
-const pool = new Pool({ ...config, max: options.pool || Math.max(1, Math.floor(options.workers / share)) });
+const perConnection = mode.startsWith('hold-') ? 2 : 1;
+const pool = new Pool({ ...config, max: options.pool || Math.max(1, Math.floor(options.workers / perConnection)) });
+const shared = mode === 'shared' ? postgres({
+  host: config.host, port: config.port, user: config.user, password: config.password, database: config.database,
+  max: 1, ssl: false, connection: { application_name: options.name },
+}) : null;
 pool.on('error', () => {}); // without a listener a lost connection ends the process, also one that is checked out
 pool.on('connect', (client) => {
   state.created += 1;

@@ -162,8 +162,10 @@ CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type
         "not long enough": ((WAITING,) * 2, Unknown),
     },
     "too_many_queries": {
-        "tiny ones, one after the other": ((sample(busiest_round_trips_per_second=300, min_rtt_seconds=0.002),) * 4, Present),
-        "a client that is slow itself": ((sample(busiest_round_trips_per_second=150, min_rtt_seconds=0.0033),) * 4, Present),
+        "tiny ones, one after the other": ((sample(busiest_round_trips_per_second=300, round_trips_per_second=330, min_rtt_seconds=0.002, waiting_ratio=0.17),) * 4, Present),
+        "a client that is slow itself": ((sample(busiest_round_trips_per_second=150, min_rtt_seconds=0.0033, waiting_ratio=0.14),) * 4, Present),
+        "twenty that share one connection": ((sample(connections=1.0, busiest_round_trips_per_second=230, min_rtt_seconds=0.02, waiting_ratio=1.0),) * 4, Unknown),
+        "twenty that share one connection, and ask seldom": ((sample(connections=1.0, busiest_round_trips_per_second=190, min_rtt_seconds=0.003, waiting_ratio=0.24),) * 4, Unknown),
         "a third of the time": ((sample(busiest_round_trips_per_second=100, min_rtt_seconds=0.0033),) * 4, Absent),
         "few": ((sample(),) * 4, Absent),
         "many, but near": ((sample(busiest_round_trips_per_second=2000, min_rtt_seconds=0.00005),) * 4, Absent),
@@ -358,7 +360,7 @@ def test_time_that_statements_waited_for_their_client_is_taken_out_of_their_mean
 
 
 def test_behind_a_proxy_the_own_round_trip_says_how_long_the_route_is() -> None:
-    near = sample(MAIN, busiest_round_trips_per_second=300)
+    near = sample(MAIN, busiest_round_trips_per_second=300, waiting_ratio=0.25)
     own = reading(trips=shifted(network=3))
     assert isinstance(judge("too_many_queries", *(near,) * 4), Absent)
     assert isinstance(judge("too_many_queries", *((near, own),) * 4), Present)

@@ -106,7 +106,7 @@ CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type
         "a MySQL": ((sample("10.0.0.3:3306", waiting_ratio=0.8, waiting_seconds=0.1),) * 4, Present),
     },
     "too_many_queries": {
-        "a client that shares one connection": ((sample(AT, busiest_round_trips_per_second=3000, min_rtt_seconds=0.0003),) * 4, Unknown),
+        "a client that shares one connection": ((sample(AT, busiest_round_trips_per_second=3000, min_rtt_seconds=0.0003, waiting_ratio=0.25),) * 4, Unknown),
         "few": ((sample(AT),) * 4, Absent),
     },
 }  # fmt: skip
