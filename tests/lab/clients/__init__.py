@@ -48,7 +48,20 @@ from tests.lab import Unavailable, builds
 
 #: The variable of the environment that holds the DSN, a URI as `PostgresServer.dsn()` gives it.
 DSN = "LAB_DSN"
-MODES = ("small", "bulk", "slow", "scan", "write", "write-own", "n+1", "connect", "hold-sleep", "hold-cpu", "shared", "stream")
+MODES = (
+    "small",
+    "bulk",
+    "slow",
+    "scan",
+    "write",
+    "write-own",
+    "n+1",
+    "connect",
+    "hold-sleep",
+    "hold-cpu",
+    "shared",
+    "stream",
+)
 #: Defaults of all options but --mode; the clients in other languages repeat them, a test compares.
 OPTIONS: Mapping[str, float | str] = {
     "seconds": 5.0,
