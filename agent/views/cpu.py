@@ -177,6 +177,12 @@ def cpu_breakdown(history: History, seconds: float) -> CpuBreakdown | None:
     return CpuBreakdown(shares, beats.samples, beats.late, beats.seconds, counted)
 
 
+def held_outside(history: History, cpu: CpuBreakdown) -> float:
+    """Share of wall time that the host took, or a limit that no counter in here shows: of a machine around this one."""
+    limit = cpu.shares["suspended_quota"] if uncounted_limit(history) is not None else 0.0
+    return cpu.shares["suspended_hypervisor"] + limit
+
+
 def _to_the_limit(history: History, causes: Causes, readings: Iterable[SuspensionReading]) -> Causes:
     """Give a limit that no counter shows what ended on its clock: the share of the large gaps' time that did."""
     share = _share_to_the_limit(history, (w for r in readings for w in r.windows))

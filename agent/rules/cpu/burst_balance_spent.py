@@ -16,7 +16,7 @@ from agent.rules.cpu import limit_clock
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import balance, place
 from agent.views.comb import uncounted_limit
-from agent.views.cpu import cpu_breakdown
+from agent.views.cpu import cpu_breakdown, held_outside
 from agent.views.stalled import HYPERVISOR, QUOTA
 from probes.cpu.suspension import SuspensionReading
 from probes.host.cgroup import CgroupReading
@@ -63,7 +63,7 @@ def _judge(history: History) -> Judgement:
     cpu, here, limit = cpu_breakdown(history, SPAN), place.where(history), uncounted_limit(history)
     if cpu is None or here is None:
         return Unknown("no heartbeat has been seen yet", code=Code.NOT_YET)
-    outside = cpu.shares["suspended_hypervisor"] + (cpu.shares["suspended_quota"] if limit is not None else 0.0)
+    outside = held_outside(history, cpu)
     if outside < SHARE.value:
         return Absent(f"work was held by a host, or by a limit that is not counted, {outside:.1%} of the time")
     if here.environment in ("cloud_run_service", "cloud_run_job"):

@@ -12,7 +12,7 @@ from agent.rules import raising
 from agent.rules.confidence import by_kernel, kernel, measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import backlog, place
-from agent.views.cpu import cores_used, cpu_breakdown, spin_view
+from agent.views.cpu import cores_used, cpu_breakdown, held_outside, spin_view
 from agent.views.stalled import CONTENTION
 from probes.app.processes import ProcessesReading
 from probes.cpu.suspension import SuspensionReading
@@ -63,7 +63,7 @@ WAITED = Threshold(
     "wait of a busy-loop probe for a CPU, at least, to count", 0.001, "seconds", "less is the cost of a switch"
 )
 HOST = Threshold(
-    "time that the host takes from a machine without a steal clock, from which waits in it mean nothing",
+    "time that the host, or a limit around the machine, takes from one without a steal clock, from which waits in it mean nothing",
     0.05,
     "ratio",
     "who waits for a CPU that the host holds has run delay: blamed by mistake in 6 of 6 runs of the lab",
@@ -115,7 +115,7 @@ def _judge(history: History) -> Judgement:
     )  # fmt: skip
     if share < SHARE.value:
         return Absent(f"run delay beyond the quota took {share:.1%} of the time", evidence)
-    host = cpu.shares["suspended_hypervisor"] if cpu is not None else 0.0
+    host = held_outside(history, cpu) if cpu is not None else 0.0
     if kernel(history) == "guest" and host >= HOST.value:
         why = f"{evidence[0].text}; but the host takes {host:.0%} of it, and who waits for a CPU that the host holds looks like one who waits for other work"
         return Unknown(why, "the host's run queue and cpu.stat while this is seen", Code.CANNOT_COUNT)

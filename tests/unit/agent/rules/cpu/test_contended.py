@@ -7,6 +7,7 @@ import pytest
 from agent.rules import BY_ID
 from agent.rules.cpu.cpu_contended import ADVICE, EITHER_ADVICE, OWN_ADVICE
 from agent.rules.rule import Present, Unknown
+from agent.views.cpu import cpu_breakdown
 from probes.app.processes import ProcessesReading
 from tests.unit.builders import ALL_COUNT, Burst, Scene, beats, cgroup, platform, spin
 
@@ -73,6 +74,23 @@ def test_in_a_machine_that_its_host_holds_without_counting_it_waits_convict_nobo
     scene.history.add(platform(scene.clock(), trust=trust, virtualised=virtualised))
     judgement = BY_ID["cpu_contended"].judge(scene.history)
     assert isinstance(judgement, verdict), judgement
+
+
+def test_nor_where_a_limit_around_the_machine_holds_it() -> None:
+    # Its clock gives the host's part to the limit, and run delay off that clock grows all the same.
+    scene = Scene()
+    trust = {**ALL_COUNT, "steal": False}
+    for slot in range(12):
+        start = scene.clock()
+        waited = spin(start + 0.5, gaps=(0.004,) * 3, cause="contention")
+        held = beats(start, 5, 0.03, "limit of the machine")
+        scene.slot([*(held if slot % 2 else beats(start, 5, 0.0)), waited])
+    scene.history.add(platform(scene.clock(), trust=trust, virtualised=True))
+    cpu = cpu_breakdown(scene.history, 60.0)
+    assert cpu is not None
+    assert cpu.shares["suspended_quota"] > 0.05 > cpu.shares["suspended_hypervisor"]
+    judgement = BY_ID["cpu_contended"].judge(scene.history)
+    assert isinstance(judgement, Unknown), judgement
 
 
 @pytest.mark.parametrize(("idle", "verdict"), [(0.9, Unknown), (0.3, Present)])
