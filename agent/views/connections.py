@@ -36,6 +36,8 @@ class Connections:
     unread: float
     waiting: float
     idle: float
+    pipelined: float
+    """Of the waiting those that sent more before what went before was acknowledged."""
     waiting_long: float
     """Of the waiting those in a wait that may be meant so, ..."""
     unread_long: float
@@ -121,6 +123,7 @@ def connections(history: History, seconds: float) -> dict[str, Connections]:
             unread=_mean([_of(r.unread_ratio, remote) for r in seen], weights),
             waiting=_mean([_of(r.waiting_ratio, remote) for r in seen], weights),
             idle=_mean([_of(r.idle_ratio, remote) for r in seen], weights),
+            pipelined=_mean([_of(r.pipelined_ratio, remote) for r in seen], weights),
             waiting_long=_mean([_of(r.waiting_long_ratio, remote) for r in seen], weights),
             unread_long=_mean([_of(r.unread_long_ratio, remote) for r in seen], weights),
             untaken=_of(seen[-1].untaken_ratio, remote),

@@ -73,6 +73,12 @@ class Seen(NamedTuple):
     """Whether what it is doing may be meant to last: see :mod:`probes.sockets.exchange`."""
 
     @property
+    def pipelined(self) -> bool:
+        """Whether more was sent, or written, before what went before it was acknowledged; who asks in turn has one segment under way."""
+        info = self.socket.info
+        return self.group == "waiting" and ((info.unacked or 0) > 1 or bool(info.notsent_bytes))
+
+    @property
     def rests(self) -> bool:
         """Whether it is idle and nothing has moved on it for over a second."""
         info = self.socket.info

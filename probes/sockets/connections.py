@@ -115,6 +115,10 @@ class ConnectionsReading(Reading):
         "How long the waiting ones have waited at a random moment, on average: half of a wait's length; without the long ones",
         by="remote",
     )
+    pipelined_ratio: Mapping[str, float] | None = gauge(
+        "Share of the connections that wait and have sent, or written, more before what went before was acknowledged: a pipeline, one that many share, or more than a segment",
+        by="remote",
+    )
     waiting_long_ratio: Mapping[str, float] | None = gauge(
         "Share of the connections that wait for over 10 s and did not ask often before: it may be meant so", by="remote"
     )

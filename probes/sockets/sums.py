@@ -110,6 +110,8 @@ class Sums:
         resting = {end: sum(each.rests for each in found) for end, found in self._seen.items()}
         known = {end: number / len(groups[end]) if groups[end] else None for end, number in resting.items()}
         self._put("idle_long_ratio", known)
+        ahead = {end: sum(each.pipelined for each in found) for end, found in self._seen.items()}
+        self._put("pipelined_ratio", {end: n / len(groups[end]) if groups[end] else None for end, n in ahead.items()})
         left = {end: sum(each.exchange.untaken for each in found) for end, found in self._seen.items()}
         self._put("untaken_ratio", {end: n / len(groups[end]) if groups[end] else None for end, n in left.items()})
         waited = {end: {key_of(s.socket): s for s in found if s.exchange.waited} for end, found in self._seen.items()}

@@ -29,7 +29,7 @@ _NO_MIN_RTT_SECONDS = 0xFFFFFFFF * 1e-6
 #: TcpInfo's fields in their order: offset in struct tcp_info, struct code, factor to the base unit.
 _INFO: tuple[tuple[int, str, float], ...] = (
     (24, "I", 1), (44, "I", 1e-3), (52, "I", 1e-3), (56, "I", 1e-3), (100, "I", 1), (120, "Q", 1), (128, "Q", 1),
-    (140, "I", 1), (148, "I", 1e-6), (152, "I", 1), (156, "I", 1),
+    (140, "I", 1), (144, "I", 1), (148, "I", 1e-6), (152, "I", 1), (156, "I", 1),
 )  # fmt: skip
 _FACTORS = tuple(factor for _, _, factor in _INFO)
 
@@ -39,7 +39,8 @@ class TcpInfo(NamedTuple):
 
     ``last_data_*_seconds`` count from the last segment with data, at first from the handshake, and
     ``last_ack_recv_seconds`` from the last segment of any kind that was received.
-    ``bytes_acked`` counts the handshake as one byte; ``data_segs_out`` counts retransmissions too.
+    ``bytes_acked`` counts the handshake as one byte; ``data_segs_out`` counts retransmissions too, and ``unacked`` segments;
+    ``notsent_bytes`` are written and kept back: by Nagle's algorithm until all before them is acknowledged.
     """
 
     unacked: int | None = None
@@ -50,6 +51,7 @@ class TcpInfo(NamedTuple):
     bytes_acked: int | None = None
     bytes_received: int | None = None
     segs_in: int | None = None
+    notsent_bytes: int | None = None
     min_rtt_seconds: float | None = None
     data_segs_in: int | None = None
     data_segs_out: int | None = None

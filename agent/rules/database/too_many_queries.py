@@ -4,9 +4,10 @@ Requests per second of the busiest connection x the shortest round trip is the s
 (docs/evidence/measured-facts.md: 0.82 against a true 0.89).  Behind a proxy the kernel's round trip is too short; where the
 agent has a round trip of its own to the same server, that is taken.
 
-Whoever asks one after the other waits for each answer: as many connections wait at any moment as there are requests per
-second x the round trip, or more (Little's law).  Fewer, or over all of a connection's time, and requests are sent before
-earlier answers are there: a pipeline, or one connection that many share.  How long one of them waits is not seen then.
+Whoever asks one after the other has one segment under way and nothing behind it, and waits for each answer: as many
+connections wait at any moment as there are requests per second x the round trip, or more (Little's law).  Where more is under
+way, or was written and is kept back (Nagle's algorithm), where fewer wait, or for over all of a connection's time, requests are
+made before earlier answers are there: a pipeline, or one connection that many share.  How long one of them waits is not seen then.
 """
 
 from __future__ import annotations
@@ -42,6 +43,12 @@ IN_TURN = Threshold(
     "ratio",
     "three clients that ask one after the other 1.04 to 1.18; one connection that twenty share 0, 0.23 and 0.41 (docs/evidence/measured-facts.md)",
 )
+AHEAD = Threshold(
+    "connections that wait and have sent or written more behind what is under way, over those that wait, at least",
+    0.05,
+    "ratio",
+    "five clients that ask in turn 0; many on one connection 0.29 to 1 (docs/evidence/measured-facts.md)",
+)
 #: No connection is on its way for longer than all of the time; the rest is the error of a slot's count.
 WHOLE = 1.1
 SURE = measured(12, 12)
@@ -57,17 +64,24 @@ def _endpoint(history: History, remote: str, seen: connections.Connections) -> J
     lasts = seen.busiest_per_second * way
     flight = min(1.0, lasts)
     asks = f"the busiest connection to {connections.called(history, remote)} sends {seen.busiest_per_second:.0f} requests per second"
-    text = f"{asks}, one after the other; at {1e3 * way:.2f} ms each it spends {flight:.0%} of its time"
+    ahead = seen.pipelined / seen.waiting if seen.waiting else 0.0
+    order = "before earlier ones are answered" if ahead >= AHEAD.value else "one after the other"
+    text = f"{asks}, {order}; at {1e3 * way:.2f} ms each it spends {flight:.0%} of its time"
     evidence = (Evidence(text, flight, "ratio"),)
     if flight < FLIGHT.value or seen.busiest_per_second < MANY.value or seen.request_bytes > SMALL.value:
         return Absent(text, evidence)
     wait, would = seen.waiting * seen.count, max(seen.per_second, seen.busiest_per_second) * way
-    if lasts > WHOLE or wait < IN_TURN.value * would:
-        return Unknown(
-            f"{asks}, before earlier ones are answered: one after the other, at {1e3 * way:.2f} ms each, would take {lasts:.0%} of its time "
-            f"and keep {would:.1f} connections waiting, and {wait:.1f} wait. They are sent in a pipeline, or many share it",
-            SHARED, Code.CANNOT_COUNT,
-        )  # fmt: skip
+    proof = ""
+    if ahead >= AHEAD.value:
+        proof = f"in {ahead:.0%} of its waits more was sent or written behind what was under way"
+    elif lasts > WHOLE or wait < IN_TURN.value * would:
+        proof = (
+            f"one after the other, at {1e3 * way:.2f} ms each, would take {lasts:.0%} of its time "
+            f"and keep {would:.1f} connections waiting, and {wait:.1f} wait"
+        )
+    if proof:
+        because = f"{asks}, before earlier ones are answered: {proof}. They are sent in a pipeline, or many share it"
+        return Unknown(because, SHARED, Code.CANNOT_COUNT)
     service = connections.service(history, remote)
     if service is not None and service.shared:
         return Unknown(f"{text} unless many share it, as clients of {service.name} do", SHARED, Code.CANNOT_COUNT)
@@ -88,7 +102,7 @@ RULE = Rule(
     meaning="Most of a connection's time goes into the round trips of tiny requests.",
     disproof="pg_stat_statements counts few calls per request of the app",
     needs=(ConnectionsReading,),
-    thresholds=(FLIGHT, MANY, SMALL, IN_TURN),
+    thresholds=(FLIGHT, MANY, SMALL, IN_TURN, AHEAD),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,

@@ -23,7 +23,7 @@ is over; no mode but write, hold-sleep, hold-cpu and asyncpg's and java's stream
 | connect | a new connection, one row, the connection closed; no pool |
 | hold-sleep | one row in a transaction, in which the app then sleeps for --hold-ms; the pool is smaller than the workers |
 | hold-cpu | as hold-sleep, but it computes: as much as takes --hold-ms on a free core. All but Go and Java stop everything meanwhile |
-| shared | as small, but all workers ask by one connection, and none waits for another's answer: Node alone, by postgres.js |
+| shared | as small, but all workers ask by one connection, none waits for another's answer, and pauses last anything up to twice --pause-ms: Node alone, by postgres.js |
 | stream | --rows rows one by one, with --row-sleep-ms after each 100. pgx and psycopg let the result wait in the socket; the others fetch parts of a cursor |
 
 Each writes a line at the start, every --every seconds, and at the end (`done`): `units` and `failures` since the

@@ -149,6 +149,16 @@ def test_one_sample_gives_shares_queues_and_the_shortest_round_trip_per_endpoint
     assert set(reading.unseen) == {*GROWTH, *ONE_LOOK}
 
 
+def test_more_under_way_than_one_request_is_told_from_requests_in_turn() -> None:
+    reading = Scene().read(
+        sock(1, unacked=1, notsent_bytes=0),
+        sock(2, unacked=2),
+        sock(3, unacked=1, notsent_bytes=70),
+        sock(4, notsent_bytes=70),
+    )
+    assert (reading.waiting_ratio, reading.pipelined_ratio) == ({DB: 0.75}, {DB: 0.5})
+
+
 def test_several_samples_make_one_share_and_the_last_one_counts_the_connections() -> None:
     samples = [(sock(1, rqueue=9), sock(2)), (sock(1, unacked=1), sock(2)), (sock(1, unacked=1),)]
     slept: list[float] = []

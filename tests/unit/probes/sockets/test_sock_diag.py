@@ -43,7 +43,7 @@ def refusal(kind: int, status: int) -> bytes:
 def tcp_info() -> bytes:
     """A struct tcp_info of 248 bytes in which every field that is read has a value of its own."""
     head = struct.pack("=8B24I", 1, *bytes(7), 0, 0, 0, 0, 2, 0, 0, 0, 0, 11, 0, 13, 15, 0, 0, 17_000, *[0] * 7, 19)
-    tail = struct.pack("=4Q6I4Q", 0, 0, 23, 29, 31, 37, 0, 41, 43, 47, 0, 53_000_000, 59_000_000, 61_000_000)
+    tail = struct.pack("=4Q6I4Q", 0, 0, 23, 29, 31, 37, 39, 41, 43, 47, 0, 53_000_000, 59_000_000, 61_000_000)
     return head + tail + bytes(56)
 
 
@@ -99,7 +99,7 @@ def test_a_whole_message_gives_every_field_in_base_units() -> None:
     assert found.info == pytest.approx(TcpInfo(
         unacked=2, last_data_sent_seconds=0.011, last_data_recv_seconds=0.013,
         last_ack_recv_seconds=0.015,
-        retransmits=19, bytes_acked=23, bytes_received=29, segs_in=37, min_rtt_seconds=41e-6,
+        retransmits=19, bytes_acked=23, bytes_received=29, segs_in=37, notsent_bytes=39, min_rtt_seconds=41e-6,
         data_segs_in=43, data_segs_out=47,
     ))  # fmt: skip
 
@@ -130,7 +130,7 @@ def test_addresses_are_written_canonically_and_mapped_ones_as_ipv4(
 @pytest.mark.parametrize("size", [0, 1, 23, 24, 47, 48, 104, 128, 135, 136, 148, 152, 168, 191, 192, 232, 248, 400])
 def test_of_a_shorter_tcp_info_the_whole_fields_are_read_and_of_a_longer_one_the_known(size: int) -> None:
     full = parse(message(FIRST, attribute(2, tcp_info())))[0][0].info
-    ends = (28, 48, 56, 60, 104, 128, 136, 144, 152, 156, 160)
+    ends = (28, 48, 56, 60, 104, 128, 136, 144, 148, 152, 156, 160)
     raw = tcp_info().ljust(size, b"\xff")[:size]
     info = parse(message(FIRST, attribute(2, raw)))[0][0].info
     assert info == tuple(value if end <= size else None for end, value in zip(ends, full, strict=True))

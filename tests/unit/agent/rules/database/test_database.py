@@ -166,6 +166,8 @@ CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type
         "a client that is slow itself": ((sample(busiest_round_trips_per_second=150, min_rtt_seconds=0.0033, waiting_ratio=0.14),) * 4, Present),
         "twenty that share one connection": ((sample(connections=1.0, busiest_round_trips_per_second=230, min_rtt_seconds=0.02, waiting_ratio=1.0),) * 4, Unknown),
         "twenty that share one connection, and ask seldom": ((sample(connections=1.0, busiest_round_trips_per_second=190, min_rtt_seconds=0.003, waiting_ratio=0.24),) * 4, Unknown),
+        "several that share one connection, which its kernel sends in turn": ((sample(connections=1.0, busiest_round_trips_per_second=155, min_rtt_seconds=0.0033, waiting_ratio=0.51, pipelined_ratio=0.1),) * 4, Unknown),
+        "in turn, with a large request now and then": ((sample(connections=1.0, busiest_round_trips_per_second=155, min_rtt_seconds=0.0033, waiting_ratio=0.51, pipelined_ratio=0.01),) * 4, Present),
         "a third of the time": ((sample(busiest_round_trips_per_second=100, min_rtt_seconds=0.0033),) * 4, Absent),
         "few": ((sample(),) * 4, Absent),
         "many, but near": ((sample(busiest_round_trips_per_second=2000, min_rtt_seconds=0.00005),) * 4, Absent),
