@@ -15,7 +15,7 @@ from agent.views.comb import LEAST_ENDS
 from probes.cpu.suspension import SuspensionReading
 from probes.host.cgroup import CgroupReading
 from probes.reading import Code, NoData
-from tests.unit.builders import ALL_COUNT, CLEAN, SLOT, Burst, Cause, Scene, beat, cgroup, spin, suspension
+from tests.unit.builders import ALL_COUNT, CLEAN, SLOT, Burst, Cause, Scene, beat, beats, cgroup, spin, suspension
 
 #: The counter without which a rule's zero says nothing.
 RESTS_ON = [("cpu_quota_throttled", "cgroup_throttled"), ("cpu_stolen", "lost_ticks"), ("cpu_contended", "run_delay")]
@@ -274,6 +274,15 @@ def test_a_few_throttled_periods_in_an_idle_group_are_no_harm(limit: float) -> N
     for _ in range(6):
         scene.slot([beat(scene.clock())], limit=limit, throttled=0.02, hits=2.0, periods=2.0)
     assert isinstance(BY_ID["cpu_quota_throttled"].judge(scene.history), Absent)
+
+
+@pytest.mark.parametrize(("slots", "verdict"), [(1, Unknown), (3, Unknown), (4, Present)])
+def test_ticks_that_are_lost_at_the_start_are_not_yet_the_hosts(slots: int, verdict: type) -> None:
+    scene = Scene(trust={**ALL_COUNT, "steal": False})
+    for _ in range(slots):
+        scene.slot(beats(scene.clock(), 5.0), lost=0.8)
+    judgement = BY_ID["cpu_stolen"].judge(scene.history)
+    assert isinstance(judgement, verdict), judgement
 
 
 @pytest.mark.parametrize(("late", "verdict"), [(1, Absent), (3, Present)], ids=["five of 150", "fifteen of 150"])
