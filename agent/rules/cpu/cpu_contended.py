@@ -74,6 +74,12 @@ IDLE = Threshold(
     "ratio",
     "an idle CPU takes over who waits for another within a tick",
 )
+OTHERS = Threshold(
+    "use of all CPUs by anybody but the app and this agent, from which others may crowd it",
+    0.1,
+    "ratio",
+    "two threads of an app that fill two CPUs in bursts make a probe, the third, wait 53 % in the lab, and do not wait themselves",
+)
 PLAIN = measured(5, 5, where="plain")
 GUEST = measured(
     0,
@@ -126,6 +132,9 @@ def _judge(history: History) -> Judgement:
             why, "look for a CPU limit above this container: of the pod, the task or the machine", Code.CANNOT_COUNT
         )
     own = use is not None and use >= SELF.value
+    if use is not None and not own and 1 - idle - use < OTHERS.value:
+        why = f"{evidence[0].text}, and nobody but the app uses these CPUs: in bursts it fills them, and whether its own threads wait for each other is not known by a probe, which is one thread more"
+        return Unknown(why, "run delay of the app's threads: schedstat in /proc/PID/task/TID", Code.CANNOT_COUNT)
     advice = Advice(
         OWN_ADVICE if own else ADVICE if use is not None else EITHER_ADVICE, _changes(history, own), "more CPU reserved or billed",
         "changing the billing mode or raising a CPU limit: no limit is the cause",
@@ -191,7 +200,7 @@ RULE = Rule(
     meaning="Threads that are ready wait in the run queue because all CPUs run something else; no limit is at work.",
     disproof="run delay in /proc/PID/schedstat grows by less than a quarter of a busy thread's wall time",
     needs=(SuspensionReading,),
-    thresholds=(SHARE, RECENT, LEAST, SPREAD, STARTED, WHOLE, SELF, APP, WAITED, HOST, IDLE),
+    thresholds=(SHARE, RECENT, LEAST, SPREAD, STARTED, WHOLE, SELF, APP, WAITED, HOST, IDLE, OTHERS),
     confidences=(PLAIN, GUEST),
     span_seconds=SPAN,
     judge=_judge,

@@ -105,6 +105,24 @@ def test_beside_idle_cpus_nobody_waits_for_other_work(idle: float, verdict: type
     assert isinstance(judgement, verdict)
 
 
+@pytest.mark.parametrize(
+    ("cores", "verdict"),
+    [(1.0, Unknown), (0.5, Present), (1.6, Present)],
+    ids=["the app's bursts", "others", "the app, most of the time"],
+)
+def test_an_app_that_fills_the_cpus_in_bursts_makes_the_probe_wait(cores: float, verdict: type) -> None:
+    idle = 2 - max(cores, 1.0)  # of two CPUs
+    scene = Scene()
+    for _ in range(12):
+        start = scene.clock()
+        waited = spin(start + 1.0, burn=0.012, gaps=(0.012,), cause="contention")
+        scene.slot([*beats(start, 5.0), waited], idle=5.0 * idle)
+    for _ in range(3):
+        scene.history.add(cgroup(scene.clock(), target="app", usage=cores * 5.0))
+    judgement = BY_ID["cpu_contended"].judge(scene.history)
+    assert isinstance(judgement, verdict), judgement
+
+
 def test_the_time_before_anybody_waited_says_nothing() -> None:
     scene = Scene()
     for busy in (False,) * 7 + (True,) * 5:
