@@ -20,7 +20,7 @@ from agent.views import place
 from agent.views.attribution import attribute, digest
 from agent.views.comb import LEAST_ENDS, ends_of, releases, stopped_off_the_clock
 from agent.views.comb_clock import GAP_SHARE, End
-from agent.views.comb_fit import PERIODS, at_one_phase
+from agent.views.comb_fit import PERIODS, Releases, at_one_phase
 from agent.views.cpu import cpu_breakdown, spin_view
 from agent.views.stalled import UNKNOWN
 from probes.cpu.spinner import STOP_GAP_SECONDS
@@ -95,9 +95,11 @@ def _judge(history: History) -> Judgement:
     big = sum(w.gaps for w in late)
     by_beat = share >= SHARE.value and big >= 2
     by_large = by_beat or len(spins) >= 2
-    seen = releases(history)
+    untold = _untold(history)
+    # The clock takes a third of all that is worked out for a report: not where it would change nothing, as beside a quota that is counted.
+    seen = releases(history) if by_large or untold else Releases(0)
     why = [no.because for name in ("cgroup_throttled", "run_delay") if (no := place.cannot_count(history, name))]
-    bursts = _untold(history) if seen.comb is None else ()
+    bursts = untold if seen.comb is None else ()
     short = _in_short_gaps(history, bursts) if bursts else None
     if not by_large and short is None:
         felt, lost = bool(view.spins or windows), _lost(bursts, GAP.value)
