@@ -111,21 +111,30 @@ class Child:
 
     def _fill(self) -> None:
         """Take what the child wrote.  A write before its time is an early flush, and the child's end counts as one."""
+        before = self._heard
+        chunk = self._take()
+        if chunk is None:
+            return
+        if not chunk:
+            asyncio.get_running_loop().remove_reader(self._pipe)
+        if not chunk or self._heard - before < self.send * 0.95:
+            self._on_early_flush()
+
+    def _take(self) -> bytes | None:
+        """What lies in the pipe; nothing at its end, None where there is nothing yet."""
         try:
             chunk = os.read(self._pipe, 65536)
         except BlockingIOError:
-            return
+            return None
         self._buffer += chunk
         size = spinner.RECORD.size
         self._buffer = self._buffer[max(0, len(self._buffer) - MOST_BUFFERED + size - 1) // size * size :]
-        if not chunk:
-            asyncio.get_running_loop().remove_reader(self._pipe)
-        since, self._heard = self._clock() - self._heard, self._clock()
-        if not chunk or since < self.send * 0.95:
-            self._on_early_flush()
+        self._heard = self._clock()
+        return chunk
 
     def drain(self) -> Iterator[bytes]:
-        """The whole records that it wrote since the last call."""
+        """The whole records that it wrote since the last call, those too that the loop, held up, has not yet come to read."""
+        self._take()
         size = spinner.RECORD.size
         whole = len(self._buffer) // size * size
         raw, self._buffer = self._buffer[:whole], self._buffer[whole:]

@@ -335,6 +335,13 @@ def test_a_child_is_not_called_silent_too_early_and_is_believed_when_it_speaks_a
     assert "silent" not in rig.reason(after=SILENT_SECONDS - 0.1).because
 
 
+def test_a_child_whose_words_lie_in_the_pipe_is_not_called_silent(rig: Rig) -> None:
+    rig.clock.advance(SILENT_SECONDS + 5.0)  # a report that took all this time held the loop up
+    rig.send(beat())
+    assert rig.runner.run(rig.probe.read()).heartbeats == 8  # before the loop has come to the pipe
+    assert rig.early_flushes == 0
+
+
 @pytest.mark.parametrize(("after", "data"), [(0.5, True), (7.9, True), (8.1, False)])
 def test_a_slot_without_a_record_is_no_data_only_when_one_was_surely_due(rig: Rig, after: float, data: bool) -> None:
     if data:
