@@ -15,7 +15,7 @@ from agent.report import Finding, Suspect, SuspectState
 from agent.rules.rule import Absent, Judgement, Rule, Unknown
 from agent.verdict import GOOD, SEVERE, SPINS_SECONDS
 from agent.views import backlog, unix_sockets
-from agent.views.connections import POSTGRES, REDIS, connections, service
+from agent.views.connections import POSTGRES, REDIS, connections, most_meant, service
 from agent.views.cpu import RUNNING, CpuBreakdown, spin_view
 from agent.views.round_trips import STORES, RoundTrip, asked, round_trips
 from agent.views.stalled import LOCK, OTHER_SIDE, SERVER, STARVED, stalled
@@ -131,7 +131,7 @@ def _database(history: History) -> _Watch:
         numbers = (f"{'' if alone else f'{name} '}{1e3 * seconds:.1f} ms" for name, seconds in worst.items())
         return _Watch(True, "", ", ".join(numbers))
     ends = connections(history, SECONDS)
-    waiting = sum(seen.waiting * seen.count for seen in ends.values())
+    waiting = sum(seen.waiting * seen.count - most_meant(history, SECONDS, end, seen) for end, seen in ends.items())
     seen, how = _has_connections(history), "name it in postgres.targets"
     if blind := unix_sockets.blind(history, SECONDS):
         return _Watch(seen, f"{blind}: {how}", blind)

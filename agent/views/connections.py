@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from agent.history import History, once
 from agent.views.round_trips import STORES, asked
+from probes.averages import median
 from probes.postgres.held import STATES
 from probes.postgres.server import CLIENT_WAITS, HIDDEN, LOCK, NOT_EXECUTING, PostgresServerReading
 from probes.record import dataclass
@@ -25,6 +26,12 @@ from probes.sockets.services import SERVICES, Service, service_of
 MOST_FREE = 0.05
 #: From this share of all sessions on the app holds them rather than asks.
 MOSTLY = 0.5
+
+#: Fewer answers than this per message, and some have none; replies of more bytes than this may take several segments, and hide that.
+ANSWERED, SMALL_REPLY = 0.95, 500.0
+
+#: How a client asks does not change from minute to minute; and who asked often is taken to wait for two minutes more (:mod:`probes.sockets.exchange`).
+HABIT_SECONDS = 300.0
 
 POSTGRES, REDIS = SERVICES["postgres"], SERVICES["redis"]
 
@@ -55,16 +62,29 @@ class Connections:
     per_second: float
     """Round trips of all of them together, about."""
     busiest_per_second: float
+    replies_per_second: float
+    answered: float
+    """Segments that came back over those that were sent, less what is under way now: at most 1.0, and 1.0 where nothing was sent."""
     request_bytes: float
+    reply_bytes: float
     opened_per_second: float
     """At least: short ones go unseen where the other side closes them."""
     met_coming_and_going: int
     """Readings that met such short ones."""
     begun_per_second: float
     """To anywhere in this network namespace; 0.0 where that is not told."""
+    begun_usually: float | None
+    """The same in most of the readings; ``None`` where that is not told."""
     count: float
     """Connections, on average."""
     readings: int
+    waits: float
+    """Samples that met a connection waiting."""
+
+    @property
+    def all_answered(self) -> bool:
+        """Whether each message was seen to have an answer: as many segments came as went, and replies take one each."""
+        return self.answered >= ANSWERED and self.reply_bytes <= SMALL_REPLY
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +131,7 @@ class Sessions:
 def connections(history: History, seconds: float) -> dict[str, Connections]:
     """By remote endpoint; those alone whose states the kernel told."""
     readings = [r for r in history.window(ConnectionsReading, seconds) if r.unread_ratio is not None]
+    begun = [r.begun_per_second for r in readings if r.begun_per_second is not None]
     found = {}
     for remote in dict.fromkeys(end for r in readings for end in _ends(r)):
         seen = [r for r in readings if remote in _ends(r)]
@@ -134,18 +155,40 @@ def connections(history: History, seconds: float) -> dict[str, Connections]:
             min_rtt_seconds=min((x for r in seen if (x := (r.min_rtt_seconds or {}).get(remote)) is not None), default=None),
             per_second=_mean([_of(r.round_trips_per_second, remote) for r in seen]),
             busiest_per_second=_mean([_of(r.busiest_round_trips_per_second, remote) for r in seen]),
+            replies_per_second=_mean([_of(r.replies_per_second, remote) for r in seen]),
+            answered=_answered(seen, remote),
             request_bytes=_mean([_of(r.request_bytes, remote) for r in seen]),
+            reply_bytes=_mean([_of(r.reply_bytes, remote) for r in seen], [_of(r.replies_per_second, remote) for r in seen]),
             opened_per_second=max(
                 _churn(seen, remote),
                 _of(seen[-1].closed_per_second, remote),
                 _mean([_of(r.fleeting_per_second, remote) for r in readings]),
             ),
             met_coming_and_going=sum(_of(r.fleeting_per_second, remote) > 0 for r in readings),
-            begun_per_second=_mean([r.begun_per_second for r in readings if r.begun_per_second is not None]),
+            begun_per_second=_mean(begun),
+            begun_usually=median(begun) if begun else None,
             count=_mean(weights),
             readings=len(seen),
+            waits=sum(_of(r.waiting_ratio, remote) * r.samples * _of(r.followed or r.connections, remote) for r in seen),
         )  # fmt: skip
     return found
+
+
+def habit(history: History, remote: str) -> Connections:
+    """How the clients of this endpoint, which the last minute has, have asked for some minutes."""
+    return connections(history, HABIT_SECONDS)[remote]
+
+
+def may_end_unanswered(history: History, remote: str) -> bool:
+    """Whether what was sent last on a connection to it may have no answer: that it seems to wait proves nothing then."""
+    known = service(history, remote)
+    return known is not None and known.one_way and not habit(history, remote).all_answered
+
+
+def _answered(readings: Sequence[ConnectionsReading], remote: str) -> float:
+    sent = sum(_of(r.round_trips_per_second, remote) * r.seconds for r in readings)
+    back = sum(_of(r.replies_per_second, remote) * r.seconds for r in readings)
+    return min(1.0, (back + _of(readings[-1].connections, remote)) / sent) if sent else 1.0
 
 
 def _churn(readings: Sequence[ConnectionsReading], remote: str) -> float:
@@ -182,9 +225,15 @@ def meant_to_wait(history: History, seconds: float, remote: str) -> float | None
 
 
 def most_meant(history: History, seconds: float, remote: str, seen: Connections) -> float:
-    """How many of the connections that wait may do so because they mean to, by the service: all, or as many as it counts."""
+    """How many of the connections that look as if they waited may have nothing to wait for, by the service.
+
+    Of one whose clients also wait for messages all, or as many as it counts; of one some of whose messages have no answer all
+    but those that must be on their way, unless each was seen to have one.
+    """
     known = service(history, remote)
     waiting = seen.waiting * seen.count
+    if may_end_unanswered(history, remote):
+        return max(0.0, waiting - min(seen.per_second, seen.replies_per_second) * (seen.min_rtt_seconds or 0.0))
     if known is None or not known.lasting:
         return 0.0
     counted = meant_to_wait(history, seconds, remote)

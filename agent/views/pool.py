@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from agent.history import History
 from agent.report import Evidence
+from agent.views.connections import may_end_unanswered
 from probes.app.pool import PoolReading
 from probes.averages import fmean, median
 from probes.record import dataclass
@@ -100,7 +101,7 @@ def _mean_waiting(sampled: Mapping[int, float], waited: float | None, seconds: f
 
 
 def holders(history: History, seconds: float) -> Evidence | None:
-    """What the app's connections did, as the kernel saw it; ``None`` where it cannot be seen.
+    """What the app's connections did, as the kernel saw it; ``None`` where it cannot be seen, or who waits cannot.
 
     Those to the endpoint with the most of them: whose pool it is nobody tells.  The waiting share is a lower bound:
     in a pool that is used up the next question follows the reply within a tick of the kernel's clock, and looks idle
@@ -112,7 +113,7 @@ def holders(history: History, seconds: float) -> Evidence | None:
         for remote, number in (reading.connections or {}).items():
             count[remote] = count.get(remote, 0.0) + number
     most = max(count, key=count.__getitem__, default="")
-    if not count.get(most):
+    if not count.get(most) or may_end_unanswered(history, most):
         return None
 
     def share(field: str) -> float:

@@ -155,6 +155,7 @@ class ConnectionsReading(Reading):
         "Segments with data that came back per second: none while the other side is silent", by="remote"
     )
     request_bytes: Mapping[str, float] | None = gauge("Mean bytes sent per segment with data", by="remote")
+    reply_bytes: Mapping[str, float] | None = gauge("Mean bytes received per segment with data", by="remote")
     new_connections_per_second: Mapping[str, float] | None = gauge(
         "Connections that the previous reading did not have, per second; shorter ones go unseen", by="remote"
     )
@@ -170,6 +171,8 @@ class ConnectionsReading(Reading):
     retransmits: Mapping[str, float] | None = increment("Segments that the client sent again", by="remote")
     services: Mapping[int, str] = field(default_factory=dict)
     """Port to key in :data:`probes.sockets.services.SERVICES`, where the settings name one."""
+    samples: int = 3
+    """How many the shares are of, for each connection."""
 
 
 class ConnectionsProbe:
@@ -278,6 +281,7 @@ class ConnectionsProbe:
             seconds=seconds,
             unseen=sums.unseen,
             services=self._services,
+            samples=len(looks),
             begun_per_second=per_second,
             **sums.fields,
         )

@@ -1,12 +1,14 @@
 """What answers at a port: the services that an app waits for, by the ports that they have by default.
 
-Sources: each service's manual, and IANA's registry of ports.  Three things about a service decide what may be said of its
+Sources: each service's manual, and IANA's registry of ports.  Four things about a service decide what may be said of its
 connections:
 
 * ``lasting``: its clients also wait because they mean to (BLPOP, a consumer's poll, a change stream, a long poll, a stream of events), which
   looks from here like a slow server: their waiting is not judged, unless the server itself tells;
 * ``shared``: one connection carries many questions at once (multiplexed clients, HTTP/2, consumers): questions per second times the
   way is then no time that anybody spends;
+* ``one_way``: some of its messages have no answer (MySQL's COM_STMT_CLOSE, which drivers send after a prepared statement, and Go's after
+  each query with arguments): who has sent last need not wait for anything, and nothing is asked before the answer to what was asked before;
 * ``watched``: its default ports are watched without being named.  Of the others too much is meant to wait, or they have too many connections,
   or are rare: each port is one more comparison for every socket of the machine.
 
@@ -28,13 +30,14 @@ class Service(NamedTuple):
     ports: tuple[int, ...]
     lasting: bool = False
     shared: bool = False
+    one_way: bool = False
     watched: bool = False
     socket: str = ""
 
 
 SERVICES: Final[Mapping[str, Service]] = {
     "postgres": Service("PostgreSQL", (5432,), watched=True, socket=r"\.s\.PGSQL\.\d+"),
-    "mysql": Service("MySQL", (3306,), watched=True, socket=r"mysqld?\.sock|mariadb\.sock"),
+    "mysql": Service("MySQL", (3306,), one_way=True, watched=True, socket=r"mysqld?\.sock|mariadb\.sock"),
     "mssql": Service("SQL Server", (1433,), watched=True),
     "oracle": Service("Oracle", (1521,)),
     "redis": Service("Redis", (6379,), lasting=True, shared=True, watched=True, socket=r"redis(-server)?\.sock"),

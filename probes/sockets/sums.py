@@ -20,6 +20,7 @@ _STILL = Unseen("no time has passed since the previous reading", Code.NOT_YET)
 _NOT_REPORTED = Unseen("the kernel does not report it for any of these connections", Code.CANNOT_COUNT)
 _TOO_FEW = Unseen("it takes three samples in one slot", Code.NOT_YET)
 _NOTHING_SENT = Unseen("no segment with data is known to have been sent since the previous reading", Code.IDLE)
+_NOTHING_CAME = Unseen("no segment with data is known to have come since the previous reading", Code.IDLE)
 _RATES = (
     "round_trips_per_second",
     "busiest_round_trips_per_second",
@@ -150,19 +151,20 @@ class Sums:
     def fill_growth(self, before: Sample | None, sample: Sample) -> None:
         """What changed since the sample before."""
         if before is None:
-            self._absent((*_RATES, "request_bytes", "retransmits"), FIRST)
+            self._absent((*_RATES, "request_bytes", "reply_bytes", "retransmits"), FIRST)
             return
-        new, sent, acked, again, back, most = {}, {}, {}, {}, {}, {}
+        new, sent, acked, again, back, received, most = {}, {}, {}, {}, {}, {}, {}
         for end, found in self._endpoints.items():
             made, gained = zip(*map(before.growth, found), strict=True)
             new[end] = sum(made)
-            sent[end], acked[end], again[end], back[end] = (
-                _sum(gained, name) for name in ("sent", "acked", "again", "back")
+            sent[end], acked[end], again[end], back[end], received[end] = (
+                _sum(gained, name) for name in ("sent", "acked", "again", "back", "received")
             )
             most[end] = max((each["sent"] for each in gained if "sent" in each), default=None)
-        sent, acked, again, back = (self._scaled(each) for each in (sent, acked, again, back))
+        sent, acked, again, back, received = (self._scaled(each) for each in (sent, acked, again, back, received))
         self._put("retransmits", again)
         self._put("request_bytes", {end: _quotient(acked[end], sent[end]) for end in sent}, _NOTHING_SENT)
+        self._put("reply_bytes", {end: _quotient(received[end], back[end]) for end in back}, _NOTHING_CAME)
         seconds = sample.taken - before.taken
         if seconds <= 0:
             self._absent(_RATES, _STILL)
@@ -210,11 +212,11 @@ def key_of(found: Socket) -> Key:
 
 
 def _totals(found: Socket) -> dict[str, float]:
-    """Segments with data sent, bytes acknowledged (less the handshake's one), segments sent again, segments with data received: what is reported."""
+    """Segments with data sent, bytes acknowledged (less the handshake's one), segments sent again, segments with data received, their bytes: what is reported."""
     info = found.info
     totals = {
         "sent": info.data_segs_out, "acked": info.bytes_acked and info.bytes_acked - 1, "again": info.retransmits,
-        "back": info.data_segs_in,
+        "back": info.data_segs_in, "received": info.bytes_received,
     }  # fmt: skip
     return {name: total for name, total in totals.items() if total is not None}
 

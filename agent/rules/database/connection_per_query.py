@@ -51,6 +51,9 @@ def _endpoint(history: History, remote: str, seen: connections.Connections) -> J
             because = f"{text} at least: short ones came and went, and {seen.begun_per_second:.1f} a second are begun from here, to wherever"
             return Unknown(because, ROLE, Code.CANNOT_COUNT)
         return Absent(text, tuple(evidence))
+    if not counted and seen.begun_usually is not None and seen.begun_usually < RATE.value:
+        because = f"{text}, and in most of the last minute {seen.begun_usually:.1f} a second were begun from here, to wherever: they were closed at one go, as by a restart"
+        return Unknown(because, "wait a minute", Code.NOT_YET)
     if not counted and seen.begun_per_second >= UNSEEN.value * opened:
         more = (
             f"at least: short ones go unseen, and {seen.begun_per_second:.1f} a second are begun from here, to wherever"

@@ -55,7 +55,9 @@ def _endpoint(history: History, remote: str, seen: connections.Connections) -> J
     if seen.min_rtt_seconds < SLOW.value or waiting < WAITING.value:
         return Absent(text, evidence)
     if waiting - (meant := connections.most_meant(history, SPAN, remote, seen)) < WAITING.value:
-        return Unknown(f"{text}, and {meant:.1f} of them may wait for a message", code=Code.CANNOT_COUNT)
+        return Unknown(
+            f"{text}, and {meant:.1f} of them may wait for a message, or for nothing", code=Code.CANNOT_COUNT
+        )
     return Present("warning", SURE, "the app", evidence, _advice(proxy=False), share=min(1.0, seen.waiting))
 
 

@@ -38,7 +38,7 @@ DB = "10.0.0.9:5432"
 RATES = ("round_trips_per_second", "busiest_round_trips_per_second", "new_connections_per_second", "replies_per_second")
 #: Request and reply in one tick of the kernel's clock.
 TIE = {"last_data_sent_seconds": 5.0, "last_data_recv_seconds": 5.0}
-GROWTH = (*RATES, "request_bytes", "retransmits")
+GROWTH = (*RATES, "request_bytes", "reply_bytes", "retransmits")
 
 
 def sock(number: int = 1, *, host: str = "10.0.0.9", port: int = 5432, **known: Any) -> Socket:
@@ -548,7 +548,10 @@ def test_the_history_reserves_what_a_reading_of_many_endpoints_takes() -> None:
     crowd = [f"2001:db88:1234:5678:9abc:def0:1{n:03x}:fff1" for n in range(1, MOST_ENDPOINTS + 3)]  # no shorter form
     for sent in (1000, 3000):
         reading = scene.read(
-            *(sock(n, host=h, unacked=1, data_segs_out=sent * n, data_segs_in=sent * n) for n, h in enumerate(crowd, 1))
+            *(
+                sock(n, host=h, unacked=1, data_segs_out=sent * n, data_segs_in=sent * n, bytes_received=90 * sent * n)
+                for n, h in enumerate(crowd, 1)
+            )
         )
     assert reading.unseen == {}
     size = size_of(reading, set())
@@ -573,9 +576,12 @@ def size_of(thing: Any, seen: set[int]) -> int:
 
 def test_growth_is_reported_per_second_and_per_round_trip() -> None:
     scene = Scene()
-    scene.read(sock(1, data_segs_out=10, bytes_acked=1000, retransmits=2, data_segs_in=8), sock(2, data_segs_out=5))
+    scene.read(
+        sock(1, data_segs_out=10, bytes_acked=1000, retransmits=2, data_segs_in=8, bytes_received=400),
+        sock(2, data_segs_out=5),
+    )
     reading = scene.read(
-        sock(1, data_segs_out=30, bytes_acked=1900, retransmits=5, data_segs_in=18),
+        sock(1, data_segs_out=30, bytes_acked=1900, retransmits=5, data_segs_in=18, bytes_received=1300),
         sock(2, data_segs_out=5),
         sock(3, data_segs_out=10, bytes_acked=301),
         after=4.0,
@@ -583,7 +589,7 @@ def test_growth_is_reported_per_second_and_per_round_trip() -> None:
     assert reading.seconds == 4.0
     assert reading.round_trips_per_second == {DB: 7.5}
     assert reading.replies_per_second == {DB: 2.5}
-    assert reading.request_bytes == {DB: 40}
+    assert (reading.request_bytes, reading.reply_bytes) == ({DB: 40}, {DB: 90})
     assert reading.new_connections_per_second == {DB: 0.25}
     assert reading.retransmits == {DB: 3}
     assert set(reading.unseen) == ONE_LOOK

@@ -103,6 +103,16 @@ STANDS = sample(**STANDING)
 BESIDE_QUICK = sample(
     MAIN, waiting_ratio=0.75, waiting_long_ratio=0.25, waiting_seconds=0.005, waiters=3.0, busy_waiters=3.0
 )
+MYSQL = "10.0.0.1:3306"
+#: Each connection seems to wait: what it sent last has no answer.
+CLOSES: dict[str, Any] = {"waiting_ratio": 0.95, "pipelined_ratio": 0.2, "waiting_seconds": 0.1, "reply_bytes": 90.0}
+TURNS: dict[str, Any] = {
+    "round_trips_per_second": 90.0,
+    "replies_per_second": 90.0,
+    "waiting_ratio": 0.9,
+    "waiting_seconds": 0.1,
+    "waiters": 4.0,
+}
 LONE = sample(waiting_ratio=0.2, waiting_seconds=1.0, waiters=1.0)
 
 CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type]]] = {
@@ -160,14 +170,23 @@ CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type
         "for over 10 s, and the sessions are hidden": (((sample(MAIN, **STANDING), HIDDEN),) * 4, Unknown),
         "for over 10 s, and some sessions are hidden": (((sample(MAIN, **STANDING), server(sessions={"hidden": 2.0, "idle": 1.0})),) * 4, Unknown),
         "not long enough": ((WAITING,) * 2, Unknown),
+        "of a MySQL that answers each message": ((sample(MYSQL, **TURNS, reply_bytes=90.0),) * 4, Present),
+        "of a MySQL, which answers two of three": ((sample(MYSQL, **{**TURNS, **CLOSES, "round_trips_per_second": 135.0}),) * 4, Unknown),
+        "of a MySQL whose replies take more than a segment": ((sample(MYSQL, **TURNS, reply_bytes=1300.0),) * 4, Unknown),
+        "of a PostgreSQL whose replies take more than a segment": ((sample(**TURNS, reply_bytes=1300.0),) * 4, Present),
+        "of a MySQL whose client rests after a statement that it has closed": ((*(sample(MYSQL, **{**TURNS, **CLOSES, "round_trips_per_second": 135.0}),) * 6, *(sample(MYSQL, **{**TURNS, **CLOSES, "round_trips_per_second": 0.0, "replies_per_second": 0.0}),) * 8), Unknown),
+        "of a MySQL that has not answered the last": ((sample(MYSQL, **{**TURNS, "round_trips_per_second": 0.2, "replies_per_second": 0.1}),) * 4, Present),
     },
     "too_many_queries": {
-        "tiny ones, one after the other": ((sample(busiest_round_trips_per_second=300, round_trips_per_second=330, min_rtt_seconds=0.002, waiting_ratio=0.17),) * 4, Present),
-        "a client that is slow itself": ((sample(busiest_round_trips_per_second=150, min_rtt_seconds=0.0033, waiting_ratio=0.14),) * 4, Present),
+        "tiny ones, one after the other": ((sample(busiest_round_trips_per_second=300, round_trips_per_second=330, min_rtt_seconds=0.002, waiting_ratio=0.17),) * 6, Present),
+        "a client that is slow itself": ((sample(busiest_round_trips_per_second=150, min_rtt_seconds=0.0033, waiting_ratio=0.14),) * 6, Present),
         "twenty that share one connection": ((sample(connections=1.0, busiest_round_trips_per_second=230, min_rtt_seconds=0.02, waiting_ratio=1.0),) * 4, Unknown),
         "twenty that share one connection, and ask seldom": ((sample(connections=1.0, busiest_round_trips_per_second=190, min_rtt_seconds=0.003, waiting_ratio=0.24),) * 4, Unknown),
         "several that share one connection, which its kernel sends in turn": ((sample(connections=1.0, busiest_round_trips_per_second=155, min_rtt_seconds=0.0033, waiting_ratio=0.51, pipelined_ratio=0.1),) * 4, Unknown),
-        "in turn, with a large request now and then": ((sample(connections=1.0, busiest_round_trips_per_second=155, min_rtt_seconds=0.0033, waiting_ratio=0.51, pipelined_ratio=0.01),) * 4, Present),
+        "in turn, with a large request now and then": ((sample(connections=1.0, busiest_round_trips_per_second=155, min_rtt_seconds=0.0033, waiting_ratio=0.51, pipelined_ratio=0.01),) * 6, Present),
+        "in turn as far as few samples show": ((sample(connections=1.0, busiest_round_trips_per_second=155, min_rtt_seconds=0.0033, waiting_ratio=0.51),) * 4, Unknown),
+        "MySQL's, with the end of a statement behind each": ((sample(MYSQL, **CLOSES, busiest_round_trips_per_second=300, round_trips_per_second=900, replies_per_second=600, min_rtt_seconds=0.003),) * 4, Present),
+        "MySQL's, of which a third have no answer": ((sample(MYSQL, **CLOSES, busiest_round_trips_per_second=150, round_trips_per_second=450, replies_per_second=300, min_rtt_seconds=0.003),) * 4, Absent),
         "a third of the time": ((sample(busiest_round_trips_per_second=100, min_rtt_seconds=0.0033),) * 4, Absent),
         "few": ((sample(),) * 4, Absent),
         "many, but near": ((sample(busiest_round_trips_per_second=2000, min_rtt_seconds=0.00005),) * 4, Absent),
@@ -177,6 +196,8 @@ CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type
     },
     "connection_per_query": {
         "opened again and again": ((sample(closed_per_second=25.0),) * 4, Present),
+        "begun again and again": ((replace(sample(closed_per_second=25.0), begun_per_second=26.0),) * 4, Present),
+        "all closed at one go, as by a restart": ((replace(sample(closed_per_second=2.0), begun_per_second=10.0), *(replace(sample(closed_per_second=2.0), begun_per_second=0.1),) * 3), Unknown),
         "all gone at each sample": ((sample(connections=0.0, closed_per_second=9.0),) * 4, Present),
         "a pool": ((sample(),) * 4, Absent),
         "the server closes first, and counts": (((sample(MAIN), server(new_sessions_per_second=12.0)),) * 4, Present),
@@ -204,6 +225,8 @@ CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type
     "network_slow": {
         "told by the kernel": ((sample(min_rtt_seconds=0.02, waiting_ratio=0.5),) * 4, Present),
         "far, and a queue of Redis": ((sample("10.0.0.1:6379", min_rtt_seconds=0.02, waiting_ratio=0.5),) * 4, Unknown),
+        "far, and a MySQL that answers two of three messages": ((sample(MYSQL, **{**CLOSES, "round_trips_per_second": 20.0, "replies_per_second": 13.0}, min_rtt_seconds=0.02),) * 4, Unknown),
+        "far, and a MySQL that answers two of three messages as often as its distance allows": ((sample(MYSQL, **{**CLOSES, "round_trips_per_second": 90.0, "replies_per_second": 60.0}, min_rtt_seconds=0.02),) * 4, Present),
         "far, and a replication": ((sample(min_rtt_seconds=0.02, waiting_ratio=0.5, waiting_long_ratio=0.5),) * 4, Absent),
         "far, and nobody waits": ((sample(min_rtt_seconds=0.02),) * 4, Absent),
         "near": ((WAITING,) * 4, Absent),
