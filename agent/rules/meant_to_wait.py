@@ -12,6 +12,7 @@ from agent.rules.rule import Absent, Threshold, Unknown
 from agent.rules.words import duration
 from agent.views import connections
 from probes.reading import Code
+from probes.sockets.services import Service
 
 SPAN = 60.0
 ALONE = Threshold(
@@ -45,8 +46,8 @@ def instead(history: History, remote: str, seen: connections.Connections, few: f
     service = connections.service(history, remote)
     name = connections.called(history, remote)
     told = f"{waiting:.1f} connections to {name} wait for an answer at any moment"
-    if connections.may_end_unanswered(history, remote):
-        because = f"{told}, or for nothing: {_no_answer(connections.habit(history, remote))}"
+    if service is not None and connections.may_end_unanswered(history, remote):
+        because = f"{told}, or for nothing: {_no_answer(service, connections.habit(history, remote))}"
         return Unknown(because, OF_ONE_WAY, Code.CANNOT_COUNT)
     if service is not None and service.lasting:
         counted = connections.meant_to_wait(history, SPAN, remote)
@@ -75,13 +76,13 @@ def instead(history: History, remote: str, seen: connections.Connections, few: f
     return Absent(f"{told}; {work}, and no lock is waited for")
 
 
-def _no_answer(seen: connections.Connections) -> str:
+def _no_answer(service: Service, seen: connections.Connections) -> str:
     """Why some of what is sent there may have no answer."""
     sent, back = seen.per_second, seen.replies_per_second
     if seen.answered < connections.ANSWERED:
-        return f"of {sent:.0f} messages per second {back:.0f} are answered, as where prepared statements are closed after each query"
-    return f"its replies of {seen.reply_bytes:.0f} bytes a segment hide whether each message has one, which the end of a prepared statement has not"
+        return f"of {sent:.0f} messages per second {back:.0f} are answered, and {service.one_way} is not"
+    return f"its replies of {seen.reply_bytes:.0f} bytes a segment hide whether each message has one, which {service.one_way} has not"
 
 
-OF_ONE_WAY = "on that server: its log of slow queries; Go: interpolateParams=true in the DSN, which also spares each query a round trip and this doubt"
+OF_ONE_WAY = "measure in the app, or on that server: its log of slow queries; Go's driver of MySQL: interpolateParams=true in the DSN, which also spares each query a round trip"
 OF_SERVICE = "a Redis can be asked itself (redis.targets); else measure in the app, or on that server: the profiler (MongoDB), consumer lag (Kafka)"

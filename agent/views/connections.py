@@ -182,7 +182,7 @@ def habit(history: History, remote: str) -> Connections:
 def may_end_unanswered(history: History, remote: str) -> bool:
     """Whether what was sent last on a connection to it may have no answer: that it seems to wait proves nothing then."""
     known = service(history, remote)
-    return known is not None and known.one_way and not habit(history, remote).all_answered
+    return known is not None and bool(known.one_way) and not habit(history, remote).all_answered
 
 
 def _answered(readings: Sequence[ConnectionsReading], remote: str) -> float:

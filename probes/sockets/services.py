@@ -8,7 +8,8 @@ connections:
 * ``shared``: one connection carries many questions at once (multiplexed clients, HTTP/2, consumers): questions per second times the
   way is then no time that anybody spends;
 * ``one_way``: some of its messages have no answer (MySQL's COM_STMT_CLOSE, which drivers send after a prepared statement, and Go's after
-  each query with arguments): who has sent last need not wait for anything, and nothing is asked before the answer to what was asked before;
+  each query with arguments; memcached's noreply, which pymemcache's set has by default): who has sent last need not wait for anything.
+  Everything else is asked in turn;
 * ``watched``: its default ports are watched without being named.  Of the others too much is meant to wait, or they have too many connections,
   or are rare: each port is one more comparison for every socket of the machine.
 
@@ -30,18 +31,19 @@ class Service(NamedTuple):
     ports: tuple[int, ...]
     lasting: bool = False
     shared: bool = False
-    one_way: bool = False
+    one_way: str = ""
+    """What has no answer."""
     watched: bool = False
     socket: str = ""
 
 
 SERVICES: Final[Mapping[str, Service]] = {
     "postgres": Service("PostgreSQL", (5432,), watched=True, socket=r"\.s\.PGSQL\.\d+"),
-    "mysql": Service("MySQL", (3306,), one_way=True, watched=True, socket=r"mysqld?\.sock|mariadb\.sock"),
+    "mysql": Service("MySQL", (3306,), one_way="the end of a prepared statement", watched=True, socket=r"mysqld?\.sock|mariadb\.sock"),
     "mssql": Service("SQL Server", (1433,), watched=True),
     "oracle": Service("Oracle", (1521,)),
     "redis": Service("Redis", (6379,), lasting=True, shared=True, watched=True, socket=r"redis(-server)?\.sock"),
-    "memcached": Service("Memcached", (11211,), shared=True, watched=True, socket=r"memcached\.sock"),
+    "memcached": Service("Memcached", (11211,), shared=True, one_way="a command with noreply", watched=True, socket=r"memcached\.sock"),
     "mongodb": Service("MongoDB", (27017,), lasting=True, watched=True),
     "cassandra": Service("Cassandra", (9042,), lasting=True, shared=True, watched=True),
     "pgbouncer": Service("PgBouncer", (6432,)),

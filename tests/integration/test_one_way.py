@@ -27,46 +27,44 @@ LONG = 0.15
 pytestmark = pytest.mark.usefixtures("netlink")
 
 
+def serve(connection: socket.socket, *, slow: bool) -> None:
+    while message := connection.recv(100):
+        if slow and message.endswith(EXECUTE):
+            time.sleep(LONG)
+        if not message.endswith(CLOSE):
+            connection.sendall(ANSWER)
+
+
+def ask(connection: socket.socket, over: threading.Event, *, closes: bool, rest: float) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while not over.wait(rest):
+        for message in (PREPARE, EXECUTE):
+            connection.sendall(message)
+            connection.recv(100)
+        if closes:
+            connection.sendall(CLOSE)
+    connection.close()
+
+
 @contextmanager
 def clients(*, closes: bool, slow: bool) -> Iterator[int]:
     """Six clients of one server; its port."""
-    over = threading.Event()
-
-    def serve(connection: socket.socket) -> None:
-        while message := connection.recv(100):
-            if slow and message.endswith(EXECUTE):
-                time.sleep(LONG)
-            if not message.endswith(CLOSE):
-                connection.sendall(ANSWER)
-
-    def ask(connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while not over.is_set():
-            for message in (PREPARE, EXECUTE):
-                connection.sendall(message)
-                connection.recv(100)
-            if closes:
-                connection.sendall(CLOSE)
-            over.wait(0.02 if slow else LONG)
-
+    over, threads = threading.Event(), []
+    asking = {"closes": closes, "rest": 0.02 if slow else LONG}
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server((HERE, 0)))
-        threads = []
         for _ in range(CONNECTIONS):
             client = stack.enter_context(socket.create_connection(listener.getsockname()))
-            server, _ = listener.accept()
-            stack.enter_context(server)
-            threads += [threading.Thread(target=ask, args=[client]), threading.Thread(target=serve, args=[server])]
+            server = stack.enter_context(listener.accept()[0])
+            threads.append(threading.Thread(target=ask, args=(client, over), kwargs=asking))
+            threads.append(threading.Thread(target=serve, args=(server,), kwargs={"slow": slow}))
         for thread in threads:
             thread.start()
         try:
             yield listener.getsockname()[1]
         finally:
             over.set()
-            for thread in threads[::2]:
-                thread.join(10)
-            stack.close()
-            for thread in threads[1::2]:
+            for thread in threads:
                 thread.join(10)
 
 

@@ -69,7 +69,7 @@ def _endpoint(history: History, remote: str, seen: connections.Connections) -> J
     way = max(seen.min_rtt_seconds or 0.0, trip.least_network if trip else 0.0)
     service = connections.service(history, remote)
     # What has no answer is no request, and goes before the next one without a wait.
-    in_turn = service is not None and service.one_way
+    in_turn = service is not None and bool(service.one_way)
     each = seen.answered if in_turn else 1.0
     asked = seen.busiest_per_second * each
     lasts = asked * way
