@@ -183,8 +183,8 @@ def _throttling(history: History, seconds: float) -> tuple[str | None, Throttlin
 def _app_cores(history: History, seconds: float) -> float | None:
     """Cores that the app uses; ``None`` where they cannot be told from those of others."""
     group = backlog.app_group(history)
-    if group is not None:
-        return cores_used(history, seconds, group)
+    if group is not None and (used_by_all := cores_used(history, seconds, group)) is not None:
+        return used_by_all
     used = [sum(r.cpu_cores.values()) for r in history.window(ProcessesReading, seconds) if r.cpu_cores]
     return fmean(used) if used else None
 

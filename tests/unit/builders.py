@@ -148,7 +148,7 @@ def suspension(
 
 def cgroup(
     taken: float, *, target: str = "", limit: float | None = None, throttled: float | None = 0.0,
-    hits: float = 0.0, periods: float = 50.0, usage: float = 0.5, seconds: float = SLOT,
+    hits: float = 0.0, periods: float = 50.0, usage: float | None = 0.5, seconds: float = SLOT,
 ) -> CgroupReading:  # fmt: skip
     """One cgroup level; ``throttled=None``: its cpu.stat could not be read."""
     readable = throttled is not None
@@ -159,7 +159,7 @@ def cgroup(
         periods={"/": periods} if readable else None,
         throttled_periods={"/": hits} if readable else None,
         throttled_seconds={"/": throttled} if throttled is not None else None,
-        usage_seconds={"/": usage},
+        usage_seconds={} if usage is None else {"/": usage},
         unseen={} if readable else {"throttled_seconds": Unseen("/: permission denied", Code.NOT_PERMITTED)},
     )  # fmt: skip
 

@@ -84,6 +84,17 @@ def test_the_apps_threads_are_those_that_run_and_the_throttled_time_of_its_group
     assert group(found, THREADS) == pytest.approx({"running": 0.6, QUOTA: 1.4}, abs=0.1)
 
 
+def test_where_the_use_of_the_apps_group_cannot_be_read_its_processes_tell_what_runs() -> None:
+    """cgroup v1 with cpu and cpuacct mounted apart, and the group in one of them."""
+    made = Scene()
+    for _ in range(12):
+        made.slot(beats(made.clock(), 5.0), usage=None, throttled=1.4 * 5, hits=50.0, periods=50.0, limit=0.6)
+        made.history.add(app(0.6, 0.3))
+    found = stalled(made.history)
+    assert found.whose == "the app"
+    assert group(found, THREADS) == pytest.approx({"running": 0.6, QUOTA: 1.4}, abs=0.1)
+
+
 def test_what_neighbours_take_from_a_busy_app_is_worked_out_from_what_runs() -> None:
     found = scene(app(1.0, 1.0, own_group=False), gap=0.05, cause="contention", spins=Burst((0.05,), burn=0.05))
     assert group(found, THREADS)[CONTENTION] == pytest.approx(1.0, abs=0.2)
