@@ -46,7 +46,7 @@ def instead(history: History, remote: str, seen: connections.Connections, few: f
     service = connections.service(history, remote)
     name = connections.called(history, remote)
     told = f"{waiting:.1f} connections to {name} wait for an answer at any moment"
-    if service is not None and connections.may_end_unanswered(history, remote):
+    if connections.may_end_unanswered(history, remote):
         because = f"{told}, or for nothing: {_no_answer(service, connections.habit(history, remote))}"
         return Unknown(because, OF_ONE_WAY, Code.CANNOT_COUNT)
     if service is not None and service.lasting:
@@ -76,12 +76,13 @@ def instead(history: History, remote: str, seen: connections.Connections, few: f
     return Absent(f"{told}; {work}, and no lock is waited for")
 
 
-def _no_answer(service: Service, seen: connections.Connections) -> str:
+def _no_answer(service: Service | None, seen: connections.Connections) -> str:
     """Why some of what is sent there may have no answer."""
     sent, back = seen.per_second, seen.replies_per_second
+    without = service.one_way if service is not None else "what is sent last"
     if seen.answered < connections.ANSWERED:
-        return f"of {sent:.0f} messages per second {back:.0f} are answered, and {service.one_way} is not"
-    return f"its replies of {seen.reply_bytes:.0f} bytes a segment hide whether each message has one, which {service.one_way} has not"
+        return f"of {sent:.0f} messages per second {back:.0f} are answered; {without} need not be one of them"
+    return f"its replies of {seen.reply_bytes:.0f} bytes a segment hide whether each message has one, which {without} has not"
 
 
 OF_ONE_WAY = "measure in the app, or on that server: its log of slow queries; Go's driver of MySQL: interpolateParams=true in the DSN, which also spares each query a round trip"

@@ -27,8 +27,8 @@ MOST_FREE = 0.05
 #: From this share of all sessions on the app holds them rather than asks.
 MOSTLY = 0.5
 
-#: Fewer answers than this per message, and some have none; replies of more bytes than this may take several segments, and hide that.
-ANSWERED, SMALL_REPLY = 0.95, 500.0
+#: Fewer answers than this per message, and some have none; what has more bytes a segment than this may take several, and hide that.
+ANSWERED, SMALL = 0.95, 500.0
 
 #: How a client asks does not change from minute to minute; and who asked often is taken to wait for two minutes more (:mod:`probes.sockets.exchange`).
 HABIT_SECONDS = 300.0
@@ -64,7 +64,7 @@ class Connections:
     busiest_per_second: float
     replies_per_second: float
     answered: float
-    """Segments that came back over those that were sent, less what is under way now: at most 1.0, and 1.0 where nothing was sent."""
+    """Segments that came back over those that were sent, once each and less what is under way now: at most 1.0, and 1.0 where nothing was sent."""
     request_bytes: float
     reply_bytes: float
     opened_per_second: float
@@ -84,7 +84,7 @@ class Connections:
     @property
     def all_answered(self) -> bool:
         """Whether each message was seen to have an answer: as many segments came as went, and replies take one each."""
-        return self.answered >= ANSWERED and self.reply_bytes <= SMALL_REPLY
+        return self.answered >= ANSWERED and self.reply_bytes <= SMALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,14 +181,17 @@ def habit(history: History, remote: str) -> Connections:
 
 def may_end_unanswered(history: History, remote: str) -> bool:
     """Whether what was sent last on a connection to it may have no answer: that it seems to wait proves nothing then."""
-    known = service(history, remote)
-    return known is not None and bool(known.one_way) and not habit(history, remote).all_answered
+    known, asked_so = service(history, remote), habit(history, remote)
+    if known is None:  # whatever it is, some of its messages had none, and they were too small to be parts of one
+        return asked_so.answered < ANSWERED and asked_so.request_bytes <= SMALL
+    return bool(known.one_way) and not asked_so.all_answered
 
 
 def _answered(readings: Sequence[ConnectionsReading], remote: str) -> float:
-    sent = sum(_of(r.round_trips_per_second, remote) * r.seconds for r in readings)
+    again = sum(_of(r.retransmits, remote) for r in readings)
+    sent = sum(_of(r.round_trips_per_second, remote) * r.seconds for r in readings) - again
     back = sum(_of(r.replies_per_second, remote) * r.seconds for r in readings)
-    return min(1.0, (back + _of(readings[-1].connections, remote)) / sent) if sent else 1.0
+    return min(1.0, (back + _of(readings[-1].connections, remote)) / sent) if sent > 0 else 1.0
 
 
 def _churn(readings: Sequence[ConnectionsReading], remote: str) -> float:

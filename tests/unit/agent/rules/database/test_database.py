@@ -175,6 +175,9 @@ CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type
         "of a MySQL whose replies take more than a segment": ((sample(MYSQL, **TURNS, reply_bytes=1300.0),) * 4, Unknown),
         "of a PostgreSQL whose replies take more than a segment": ((sample(**TURNS, reply_bytes=1300.0),) * 4, Present),
         "of a MySQL whose client rests after a statement that it has closed": ((*(sample(MYSQL, **{**TURNS, **CLOSES, "round_trips_per_second": 135.0}),) * 6, *(sample(MYSQL, **{**TURNS, **CLOSES, "round_trips_per_second": 0.0, "replies_per_second": 0.0}),) * 8), Unknown),
+        "of a server that nobody names, which answers two of three": ((sample("10.0.0.1:6033", **{**TURNS, **CLOSES, "round_trips_per_second": 135.0}),) * 4, Unknown),
+        "of such a server, in requests of several segments": ((sample("10.0.0.1:6033", **{**TURNS, "round_trips_per_second": 900.0, "request_bytes": 1300.0}),) * 4, Present),
+        "of such a server, on a way that loses every tenth": ((sample("10.0.0.1:6033", **{**TURNS, "round_trips_per_second": 100.0, "retransmits": 100.0}),) * 4, Present),
         "of a MySQL that has not answered the last": ((sample(MYSQL, **{**TURNS, "round_trips_per_second": 0.2, "replies_per_second": 0.1}),) * 4, Present),
     },
     "too_many_queries": {
