@@ -181,10 +181,13 @@ def habit(history: History, remote: str) -> Connections:
 
 def may_end_unanswered(history: History, remote: str) -> bool:
     """Whether what was sent last on a connection to it may have no answer: that it seems to wait proves nothing then."""
-    known, asked_so = service(history, remote), habit(history, remote)
+    known = service(history, remote)
+    if known is not None and not known.one_way:
+        return False
+    asked_so = habit(history, remote)
     if known is None:  # whatever it is, some of its messages had none, and they were too small to be parts of one
         return asked_so.answered < ANSWERED and asked_so.request_bytes <= SMALL
-    return bool(known.one_way) and not asked_so.all_answered
+    return not asked_so.all_answered
 
 
 def _answered(readings: Sequence[ConnectionsReading], remote: str) -> float:
