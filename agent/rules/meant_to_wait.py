@@ -2,7 +2,8 @@
 
 A blocking read, a replication, a leader election's standby and a slow statement look the same from this end: a request is out,
 and nothing has come back.  So a long wait, one single connection's wait, and any wait for a service with blocking reads is a finding
-only where the server's own sessions say that it works on something, or that somebody waits for a lock.
+only where the server's own sessions say that it works on something, or that somebody waits for a lock.  Who has sent last what has no
+answer looks so too, and waits for nothing (:func:`agent.views.connections.may_end_unanswered`).
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ _NOT_REPORTED = Unseen("the kernel does not report it for any of these connectio
 _TOO_FEW = Unseen("it takes three samples in one slot", Code.NOT_YET)
 _NOTHING_SENT = Unseen("no segment with data is known to have been sent since the previous reading", Code.IDLE)
 _NOTHING_CAME = Unseen("no segment with data is known to have come since the previous reading", Code.IDLE)
+#: What :func:`_totals` counts of each connection.
+_TOTALS = ("sent", "acked", "again", "back", "received")
 _RATES = (
     "round_trips_per_second",
     "busiest_round_trips_per_second",
@@ -153,15 +155,15 @@ class Sums:
         if before is None:
             self._absent((*_RATES, "request_bytes", "reply_bytes", "retransmits"), FIRST)
             return
-        new, sent, acked, again, back, received, most = {}, {}, {}, {}, {}, {}, {}
+        new, most = {}, {}
+        totals: dict[str, dict[str, float | None]] = {name: {} for name in _TOTALS}
         for end, found in self._endpoints.items():
             made, gained = zip(*map(before.growth, found), strict=True)
             new[end] = sum(made)
-            sent[end], acked[end], again[end], back[end], received[end] = (
-                _sum(gained, name) for name in ("sent", "acked", "again", "back", "received")
-            )
+            for name, of in totals.items():
+                of[end] = _sum(gained, name)
             most[end] = max((each["sent"] for each in gained if "sent" in each), default=None)
-        sent, acked, again, back, received = (self._scaled(each) for each in (sent, acked, again, back, received))
+        sent, acked, again, back, received = (self._scaled(of) for of in totals.values())
         self._put("retransmits", again)
         self._put("request_bytes", {end: _quotient(acked[end], sent[end]) for end in sent}, _NOTHING_SENT)
         self._put("reply_bytes", {end: _quotient(received[end], back[end]) for end in back}, _NOTHING_CAME)

@@ -3,7 +3,8 @@
 Opening costs four round trips, seven with TLS, and milliseconds of CPU on both sides for the password (measured:
 363 times fewer transactions on loopback, 27 times at a round trip of 2 ms).  Most drivers close their side first and
 leave a trace here; asyncpg lets the server do so, and then the server's own count of sessions tells, or the connections
-that are met at one look and never again: of short ones a lower bound.  It rules nothing out where more were begun than that.
+that are met at one look and never again: of short ones a lower bound.  It rules nothing out where more were begun than that,
+and convicts nobody where in most of the minute hardly any were begun.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ Whoever asks one after the other has one segment under way and nothing behind it
 connections wait at any moment as there are requests per second x the round trip, or more (Little's law).  Where more is under
 way, or was written and is kept back (Nagle's algorithm), where fewer wait, or for over all of a connection's time, requests are
 made before earlier answers are there: a pipeline, or one connection that many share.  How long one of them waits is not seen then.
+A few samples show it by chance, so the last minutes are asked.  What has no answer (:attr:`probes.sockets.services.Service.one_way`) is not counted.
 """
 
 from __future__ import annotations
