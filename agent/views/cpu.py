@@ -11,6 +11,8 @@ in a gap of length G only targets in its first ``G - LATE`` are late, so the sha
 
 In an idle container nothing waits, so nothing is suspended: the breakdown says so, truthfully, and
 :func:`spin_view` says what a burst of work would meet.
+
+Over 300 lines: what the kernel counts of a quota, and what heartbeats and bursts meet, are read against each other.
 """
 
 from __future__ import annotations
