@@ -1,9 +1,10 @@
 """One look-up as the resolver makes it, timed by the kernel: what the name servers took, and not what this process slept.
 
 The time of an answer is when the kernel received it (``SO_TIMESTAMPNS``, socket(7)), so an agent whose CPU is taken away does
-not blame the name server; where no stamp is given (gVisor) the time is this process's own, and is said to be.  A question is
-unanswered when its time-out has passed and no answer lies in the socket: read once more after the time-out, so that being
-held does not count as silence.
+not blame the name server; where no stamp is given (gVisor) the time is this process's own, and is said to be.  A kernel that
+began to stamp too late gives the time at which the answer was *read* (net/socket.c, ``__sock_recv_timestamp``): that is no
+stamp either, and :func:`stamping` makes it rare.  A question is unanswered when its time-out has passed and no answer lies in
+the socket: read once more after the time-out, so that being held does not count as silence.
 
 As resolver(3): names of the search list one after the other, of each the servers in their order, ``attempts`` times round.
 Only IPv4 is asked for, which the app asks for together with IPv6: the time is the same, the questions are half as many.
@@ -16,8 +17,8 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -29,6 +30,9 @@ MOST_SECONDS = 6.0
 PORT = 53
 _MOST_BYTES = 4096
 _SO_TIMESTAMPNS = 35
+#: From the first socket that asks for stamps until the kernel gives any: a work item (net/core/dev.c, ``net_enable_timestamp``)
+#: that waits for a CPU.  Seconds.
+_BEGINS_SECONDS = 0.02
 _TIMESPEC = struct.Struct("@qq")
 _SERVER_FAILED = 2
 
@@ -59,6 +63,16 @@ class LookedUp(NamedTuple):
 
 
 Ask = Callable[[str, bytes, float], Awaitable[Asked]]
+
+
+@asynccontextmanager
+async def stamping(sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> AsyncIterator[None]:
+    """The kernel stamps what it receives while this lasts, if it can: ready before the first question, not by its answer."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        with suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        await sleep(_BEGINS_SECONDS)
+        yield
 
 
 async def look_up(name: str, conf: ResolvConf, ask: Ask, *, clock: Callable[[], float] = time.monotonic) -> LookedUp:
@@ -127,6 +141,7 @@ def _tell(ready: asyncio.Future[None]) -> None:
 def _take(sock: socket.socket, packet: bytes, sent: float, began: float) -> Asked | None:
     """The answer that lies in the socket; ``None`` where none does.  Raises OSError where the server refuses."""
     while True:
+        reading = time.time()
         try:
             text, extra, _, _ = sock.recvmsg(_MOST_BYTES, 256)
         except BlockingIOError:
@@ -137,6 +152,7 @@ def _take(sock: socket.socket, packet: bytes, sent: float, began: float) -> Aske
         for level, kind, data in extra:
             if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS) and len(data) >= _TIMESPEC.size:
                 seconds, nanos = _TIMESPEC.unpack_from(data)
+                came = seconds + nanos / 1e9
                 # The wall clock may be set meanwhile: it is never longer than by the other one.
-                return Asked(max(0.0, min(own, seconds + nanos / 1e9 - sent)), found, True)
+                return Asked(max(0.0, min(own, came - sent)), found, came < reading)
         return Asked(own, found, False)

@@ -117,7 +117,8 @@ class NamesProbe:
             raise NoData(why(error), "mount /etc/resolv.conf") from error
         found: dict[str, list[LookedUp]] = {}
         unseen: dict[str, Unseen] = {}
-        results = await asyncio.gather(*(self._look_up(name, conf) for name in names), return_exceptions=True)
+        async with lookup.stamping(self._sleep):
+            results = await asyncio.gather(*(self._look_up(name, conf) for name in names), return_exceptions=True)
         for name, result in zip(names, results, strict=True):
             if isinstance(result, OSError):
                 reason = why(result)
