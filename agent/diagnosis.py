@@ -2,8 +2,8 @@
 
 A rule is asked at every wake-up of the schedule.  Below half coverage of what it needs the answer is
 UNKNOWN, unless the rest proves a finding by itself.  One that comes and goes stays (``STEADY_SECONDS``).  A finding appears after ``for_seconds`` of present and disappears after
-``clear_seconds`` of absent; an unknown in between ends it at once, because nobody can vouch for it, unless an answer was
-merely late: then after a minute.
+``clear_seconds`` of absent; an unknown in between ends it at once, because nobody can vouch for it, unless an answer, or
+the agent itself, was merely late: then after a minute.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class Change:
     before: Verdict
     now: Verdict
     finding: Finding | None
+    because: str = ""
+    """Why it is absent or unknown."""
 
 
 @dataclass(slots=True)
@@ -95,7 +97,7 @@ class Engine:
         report = self._report(answers, agent)
         shown = {finding.rule: finding for finding in report.findings}
         changes = [
-            Change(rule.id, before[rule.id], now, shown.get(rule.id))
+            Change(rule.id, before[rule.id], now, shown.get(rule.id), _because(answers[rule.id]))
             for rule in self.rules
             if (now := self._states[rule.id].verdict) != before[rule.id]
         ]
@@ -130,14 +132,20 @@ class Engine:
 
     def _lack(self, need: type[Reading], seconds: float) -> Unknown | None:
         """Why there is too little of a reading; a rule about several targets says itself what it lacks of each."""
-        coverage = max((self._history.coverage(need, seconds, t) for t in self._targets(need)), default=0.0)
+        targets = self._targets(need)
+        coverage = max((self._history.coverage(need, seconds, t) for t in targets), default=0.0)
         if coverage >= LEAST_COVERAGE:
             return None
         missing = self._history.why_missing(need, seconds)
         if missing.because:
             return Unknown(*missing)
-        share = f"only {coverage:.0%} of the due {need.probe} slots carried data" if coverage else ""
-        return Unknown(share or f"no {need.probe} reading yet", code=Code.NOT_YET)
+        if coverage:
+            return Unknown(f"only {coverage:.0%} of the due {need.probe} slots carried data", code=Code.NOT_YET)
+        if last := max((slot.at for t in targets if (slot := self._history.newest(need, t)) is not None), default=0.0):
+            # The agent itself is held: it has not asked, so nothing is known to be over.
+            late = f"the agent has not come to read {need.probe} for {self._history.clock() - last:.0f} s"
+            return Unknown(late, "give it more CPU", Code.TIMED_OUT)
+        return Unknown(f"no {need.probe} reading yet", code=Code.NOT_YET)
 
     def _targets(self, need: type[Reading]) -> list[str]:
         """The targets of a labelled reading; of any other the own one alone."""
@@ -255,6 +263,10 @@ class Engine:
         return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
+def _because(judgement: Judgement) -> str:
+    return "" if isinstance(judgement, Present) else str(judgement.because)
+
+
 def as_event(change: Change) -> dict[str, Any]:
     """A change as plain data for a log line."""
     finding = change.finding
@@ -264,6 +276,7 @@ def as_event(change: Change) -> dict[str, Any]:
         "now": change.now,
         "severity": finding.severity if finding else None,
         "explained_by": finding.explained_by if finding else None,
+        "because": change.because or None,
         "evidence": [e.text for e in finding.evidence] if finding else [],
         "advice": list(finding.advice.changes) if finding else [],
     }

@@ -246,7 +246,8 @@ def change_line(event: Mapping[str, Any], *, colour: bool = False) -> str:
     """One line for a rule whose verdict changed."""
     paint = _Paint(colour)
     if event["now"] != "present":
-        return f"{paint('dim', 'now ' + event['now'] + ':')} {event['rule']}\n"
+        why = f" ({event['because']})" if event.get("because") else ""
+        return f"{paint('dim', 'now ' + event['now'] + ':')} {event['rule']}{why}\n"
     text = event["evidence"][0] if event["evidence"] else ""
     cause = f" (because of {event['explained_by']})" if event.get("explained_by") else ""
     return f"{paint(event['severity'], event['severity'] + ':')} {event['rule']}{cause}: {text}\n"

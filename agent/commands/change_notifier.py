@@ -69,7 +69,8 @@ class ChangeNotifier:
             severity = event.pop("severity")
             body = {**event, "finding_severity": severity, "verdict": report.verdict}
             cause = f" because of {event['explained_by']}" if event["explained_by"] else ""
-            text = f"{change.rule} is {change.now}{cause}" + "".join(f": {each}" for each in event["evidence"][:1])
+            why = (*event["evidence"], event["because"])[0]
+            text = f"{change.rule} is {change.now}{cause}" + (f": {why}" if why else "")
             labels = strings({"stallscope_rule": change.rule, "stallscope_explained_by": event["explained_by"]})
             told = "cause_changed" if change.before == change.now else "verdict_changed"
             if self.form == "json":

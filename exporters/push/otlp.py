@@ -63,7 +63,7 @@ class OtlpOutput:
             if change.now == "present" and change.finding is not None:
                 self._event("started", change.finding, report)
             elif change.before == "present" and (over := self._told.get(change.rule)) is not None:
-                self._event("ended", over, report, change.now)
+                self._event("ended", over, report, change.now, change.because)
         for finding in explained:
             if all(change.rule != finding.rule for change in changes):
                 self._event("explained", finding, report)
@@ -91,11 +91,11 @@ class OtlpOutput:
                 self._families(), self._resource, self._version, start=self._start, now=self._now()
             ))  # fmt: skip
 
-    def _event(self, what: str, finding: Finding, report: Report, now: str = "present") -> None:
+    def _event(self, what: str, finding: Finding, report: Report, now: str = "present", over_because: str = "") -> None:
         if self._logs is None:
             return
         cause = f" because of {finding.explained_by}" if finding.explained_by else ""
-        first = f": {finding.evidence[0].text}" if finding.evidence and what != "ended" else ""
+        why = over_because if what == "ended" else next((each.text for each in finding.evidence), "")
         attributes = {
             "stallscope.rule": finding.rule, "stallscope.title": finding.title, "stallscope.verdict": now,
             "stallscope.severity": finding.severity, "stallscope.explained_by": finding.explained_by,
@@ -104,11 +104,11 @@ class OtlpOutput:
             "stallscope.confidence": finding.confidence, "stallscope.scope": finding.scope, "stallscope.since": finding.since,
             "stallscope.evidence": [each.text for each in finding.evidence],
             "stallscope.advice": finding.advice.summary, "stallscope.changes": finding.advice.changes,
-            "stallscope.headline": report.verdict,
+            "stallscope.headline": report.verdict, "stallscope.because": over_because or None,
         }  # fmt: skip
         self._put(self._logs, self._messages.event(
             f"stallscope.finding.{what}", "info" if what == "ended" else finding.severity,
-            f"{finding.rule} is {now}{cause}{first}", attributes, self._resource, self._version, now=self._now(),
+            f"{finding.rule} is {now}{cause}{why and f': {why}'}", attributes, self._resource, self._version, now=self._now(),
         ))  # fmt: skip
 
     @staticmethod

@@ -125,7 +125,12 @@ class Watched:
         for heard in list(self.session.heard):
             record = heard.record
             if record.get("event") == "verdict_changed":
-                told = (round(heard.at - began, 2), record["rule"], record["now"], record["evidence"])
+                told = (
+                    round(heard.at - began, 2),
+                    record["rule"],
+                    record["now"],
+                    record["evidence"] or [record["because"]],
+                )
                 self.record.said.append(told)
 
 

@@ -195,9 +195,11 @@ def test_a_change_to_present_carries_the_finding_and_one_away_from_it_does_not()
     script.say(present("critical"))
     event = as_event(script.changes[0])
     assert (event["now"], event["severity"], event["evidence"]) == ("present", "critical", ["critical 0.9"])
+    assert event["because"] is None
     script.say(ABSENT, after=1.0)
     event = as_event(script.changes[0])
     assert (event["now"], event["severity"], event["evidence"]) == ("absent", None, [])
+    assert event["because"] == ABSENT.because
 
 
 def test_a_change_of_a_mechanism_names_its_cause() -> None:
@@ -232,6 +234,25 @@ def test_without_a_slot_the_reason_names_the_reading_that_is_missing() -> None:
     engine = Engine(History(60.0, clock=clock), rules=[rule(lambda _: ABSENT, needs=(SuspensionReading,))], clock=clock)
     report, _ = engine.evaluate(SELF)
     assert report.unknown[0].because == "no suspension reading yet"
+
+
+def test_an_agent_that_is_itself_too_late_to_read_anything_knows_of_no_end() -> None:
+    """On a twentieth of an emulated CPU slots came later than a rule looks back, and the limit that held them was not named any more."""
+    clock = FakeClock()
+    history = History(600.0, clock=clock)
+    history.add(suspension(clock()))
+    held = rule(lambda _: present(), needs=(SuspensionReading,))
+    engine = Engine(history, rules=[held], clock=clock)
+    engine.evaluate(SELF)
+    assert engine.verdicts()["one"] == "present"
+    clock.advance(held.span_seconds + 1.0)
+    engine.evaluate(SELF)
+    assert engine.verdicts()["one"] == "present"
+    clock.advance(STEADY_SECONDS + 1.0)
+    report, changes = engine.evaluate(SELF)
+    assert engine.verdicts()["one"] == "unknown"
+    late = f"the agent has not come to read suspension for {held.span_seconds + STEADY_SECONDS + 2:.0f} s"
+    assert ([each.because for each in changes], report.unknown[0].because) == ([late], late)
 
 
 def test_a_rule_that_raises_is_unknown_and_silences_no_other() -> None:

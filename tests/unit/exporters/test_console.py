@@ -163,6 +163,17 @@ def test_a_changed_verdict_is_one_line(now: str, severity: str | None, evidence:
     assert ESCAPE.sub("", console.change_line(event, colour=True)) == line
 
 
+def test_a_finding_that_goes_says_why() -> None:
+    event: dict[str, Any] = {
+        "rule": "cpu_stolen",
+        "now": "unknown",
+        "severity": None,
+        "evidence": [],
+        "because": "no answer within 5 s",
+    }
+    assert console.change_line(event) == "now unknown: cpu_stolen (no answer within 5 s)\n"
+
+
 def test_a_mechanism_does_not_look_like_a_cause() -> None:
     event = {"rule": "pool_saturated", "now": "present", "severity": "warning", "evidence": ["8 of 8 in use"]}
     line = console.change_line({**event, "explained_by": "database_slow"})

@@ -61,6 +61,14 @@ class Cloud:
         self.entries.append((payload, labels))
 
 
+def test_a_finding_that_goes_says_why(capfd: pytest.CaptureFixture[str]) -> None:
+    change = Change("pool_exhausted", "present", "unknown", None, "nobody tells of it")
+    ChangeNotifier("json").changes(fixed.healthy(), [change])
+    told = json.loads(capfd.readouterr().out)
+    assert told["message"] == "pool_exhausted is unknown: nobody tells of it"
+    assert told["because"] == "nobody tells of it"
+
+
 def test_a_line_names_the_cause_of_an_effect_and_a_cause_that_is_known_later_makes_a_line_of_its_own(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

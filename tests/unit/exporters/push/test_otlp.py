@@ -187,7 +187,10 @@ def test_a_finding_is_told_at_its_begin_when_its_cause_is_known_and_at_its_end()
             told.output.take(fixed.report("warn", "v", explained), [])
             told.output.take(
                 fixed.healthy(),
-                [Change("pool_exhausted", "present", "unknown", None), Change("x", "unknown", "absent", None)],
+                [
+                    Change("pool_exhausted", "present", "unknown", None, "no pool"),
+                    Change("x", "unknown", "absent", None),
+                ],
             )
             told.output.end(fixed.healthy())
             await told.settle()
@@ -202,6 +205,7 @@ def test_a_finding_is_told_at_its_begin_when_its_cause_is_known_and_at_its_end()
             named(known)["stallscope.explained_by"] == named(over)["stallscope.explained_by"] == "cpu_quota_throttled"
         )
         assert named(over)["stallscope.verdict"] == "unknown"
+        assert (named(over)["stallscope.because"], "stallscope.because" in named(begun)) == ("no pool", False)
         assert len(named(begun)["stallscope.changes"]) == 2
         assert json.loads(named(last)["stallscope.report"])["status"] == "pass"
 
