@@ -3,7 +3,8 @@
 A probe that has seen a change brings the slots forward (:meth:`Schedule.nudge`), so they can be rare.  Deadlines are
 absolute and monotonic; a slot that was missed is counted and skipped, never caught up, so a suspended
 agent does not wake to a burst of its own making.  Slots that fall close together run in one wake-up, and those of probes that come
-seldom in the nearest of the others'; a probe that is slow reports when it is back, and the others do not wait for it.
+seldom in the nearest of the others'; a probe that is slow reports when it is back, and the others do not wait for it.  Those that
+time something run one after another: ten questions at once, to ten databases, measured each other.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import field
 from typing import Any
 
 from agent.history import History
-from probes.reading import Code, Impatient, NoData, Probe, Reading
+from probes.reading import Code, Impatient, NoData, Probe, Reading, Timing
 from probes.record import dataclass
 
 _log = logging.getLogger("stallscope.schedule")
@@ -36,6 +37,8 @@ NUDGES, NUDGE_EVERY = 4, 30.0
 NUDGED_EVERY = 30.0
 #: A probe that is not back after this long, such as one that asks a dead server, no longer holds up the report.
 PATIENCE_SECONDS = 1.0
+#: The next of those that time something waits so long for the one before, at most: what takes longer waits for its server, and hardly needs a CPU.
+ALONE_SECONDS = 0.1
 #: What comes late, and so shortly before the next slot, is judged together with that one: a report costs more than a reading.
 SOON_SECONDS = 2.0
 _GOLDEN = 0.6180339887498949
@@ -61,6 +64,8 @@ class Entry:
     """Slots without data since."""
     impatient: Impatient | None = None
     """The probe, if it may ask for its next slot sooner: asked once, since that takes as long as a reading."""
+    alone: bool = False
+    """Whether it times something."""
 
 
 class Schedule:
@@ -104,7 +109,9 @@ class Schedule:
     def add(self, probe: Probe[Reading], every: float, timeout: float | None = None) -> None:
         """Schedule a probe each ``every`` seconds; a read may take ``timeout`` (default: 80 % of that)."""
         impatient = probe if isinstance(probe, Impatient) else None
-        self.entries.append(Entry(probe, every, timeout or every * 0.8, due=self._clock(), impatient=impatient))
+        alone = isinstance(probe, Timing) and probe.alone
+        entry = Entry(probe, every, timeout or every * 0.8, due=self._clock(), impatient=impatient, alone=alone)
+        self.entries.append(entry)
 
     @property
     def skipped(self) -> int:
@@ -169,7 +176,7 @@ class Schedule:
         return max(self._apart(entry.every), entry.every * pace)
 
     async def turn(self) -> None:
-        """Run every probe that is due, together."""
+        """Run every probe that is due: together, and then one by one those that time something."""
         self._last_turn = now = self._clock()
         due = [entry for entry, moved in self._joining() if entry.due <= now + (moved or entry.every * EARLY_SHARE)]
         self._turn += 1
@@ -188,10 +195,12 @@ class Schedule:
         tasks: list[asyncio.Task[Reading | None]] = []
         spread = self._spread()
         try:
-            for entry in due:
+            for entry in sorted(due, key=lambda entry: entry.alone):
                 tasks.append(asyncio.create_task(self._read(entry)))
                 if spread:
                     await asyncio.sleep(spread)
+                elif entry.alone:
+                    await asyncio.wait(tasks[-1:], timeout=ALONE_SECONDS)
             await asyncio.wait(tasks, timeout=PATIENCE_SECONDS)
         except asyncio.CancelledError:
             self._late.update(tasks)

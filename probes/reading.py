@@ -256,6 +256,16 @@ class Impatient(Protocol):
         ...
 
 
+@runtime_checkable
+class Timing(Protocol):
+    """A probe whose reading is how long something took: what others of this process do meanwhile would be in it."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether it wants the event loop, and the CPU, to itself."""
+        ...
+
+
 def specs(reading_type: type[Reading]) -> tuple[FieldSpec, ...]:
     """Every measured field of a Reading class, in the order of its definition."""
     fields = (item for item in dataclasses.fields(reading_type) if _SPEC in item.metadata)

@@ -86,6 +86,7 @@ class StoreProbe(ABC, Generic[S, C]):
     """Asks one server.  Never raises: that a server cannot be asked is a reading."""
 
     reading_type: type[S]
+    alone = True
 
     def __init__(
         self,

@@ -555,6 +555,45 @@ def test_probes_can_be_started_one_by_one_so_that_each_has_a_period_of_a_limit(m
     assert len(rig.batches) == 1, "they are told together"
 
 
+class Timer(FakeProbe):
+    """Times something that takes so long."""
+
+    alone = True
+
+    def __init__(self, clock: FakeClock, running: list[str], seconds: float, target: str) -> None:
+        super().__init__(clock, lambda: None, target)
+        self._running, self._seconds = running, seconds
+        self.beside: list[str] = []
+
+    async def read(self) -> SuspensionReading:
+        self.beside = list(self._running)
+        self._running.append(self.target)
+        await asyncio.sleep(self._seconds)
+        self._running.remove(self.target)
+        return await super().read()
+
+
+def test_probes_that_time_something_run_one_after_another_and_after_the_others() -> None:
+    rig, running = Rig(), list[str]()
+    timers = [Timer(rig.clock, running, 0.002, str(n)) for n in range(3)]
+    for timer in timers:
+        rig.schedule.add(timer, 10.0)
+    rig.add(10.0, lambda: running.append("other"), target="other")
+    asyncio.run(rig.schedule.turn())
+    assert [timer.beside for timer in timers] == [["other"]] * 3, "each alone, and what does not wait is over"
+    assert [len(batch) for batch in rig.batches] == [4], "they are told together"
+
+
+def test_one_that_waits_long_for_its_server_keeps_the_next_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.schedule.ALONE_SECONDS", 0.01)
+    rig, running = Rig(), list[str]()
+    timers = [Timer(rig.clock, running, seconds, f"{seconds}") for seconds in (0.2, 0.0)]
+    for timer in timers:
+        rig.schedule.add(timer, 10.0)
+    asyncio.run(rig.schedule.turn())
+    assert [timer.beside for timer in timers] == [[], ["0.2"]]
+
+
 def test_a_wake_up_that_ends_while_its_probes_are_started_leaves_none_behind() -> None:
     rig = Rig()
     rig.schedule._spread = lambda: 10.0
