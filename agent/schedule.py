@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import field
+from os import urandom
 from typing import Any
 
 from agent.history import History
@@ -98,7 +99,8 @@ class Schedule:
         self.news = False
         #: How late the latest wake-up was, seconds.
         self.lateness_seconds = 0.0
-        self._turn = 0
+        #: Where the jitter begins: two agents that start together would look at each other's questions each time.
+        self._phase, self._turn = urandom(1)[0] / 256, 0
         self._last_turn = clock()
         self._nudged = asyncio.Event()
         self._nudges, self._nudges_at = float(NUDGES), clock()
@@ -188,7 +190,7 @@ class Schedule:
         for entry in due:
             apart = self._interval(entry, pace)
             entry.outcomes["skipped"] += max(0, int((now - entry.due) / apart))
-            jitter = 1 + JITTER_SHARE * (self._turn * _GOLDEN % 1.0 - 0.5) * 2
+            jitter = 1 + JITTER_SHARE * ((self._phase + self._turn * _GOLDEN) % 1.0 - 0.5) * 2
             entry.due = now + apart * jitter
         if not due:
             return

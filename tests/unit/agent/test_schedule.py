@@ -104,6 +104,14 @@ def test_the_first_slot_is_due_at_once_and_later_ones_within_the_jitter() -> Non
     assert rig.outcome() == {"ok": len(probe.asked)}
 
 
+def test_agents_that_start_together_do_not_stay_together() -> None:
+    rigs = [Rig() for _ in range(8)]
+    probes = [rig.add(5.0) for rig in rigs]
+    for rig in rigs:
+        rig.run(60.0)
+    assert len({tuple(probe.asked) for probe in probes}) > 1, "all alike by accident: once in 256 to the seventh"
+
+
 def test_a_missed_slot_is_counted_and_never_caught_up() -> None:
     rig = Rig()
     probe = rig.add(5.0)
