@@ -38,7 +38,7 @@ NUDGES, NUDGE_EVERY = 4, 30.0
 NUDGED_EVERY = 30.0
 #: A probe that is not back after this long, such as one that asks a dead server, no longer holds up the report.
 PATIENCE_SECONDS = 1.0
-#: The next of those that time something waits so long for the one before, at most: what takes longer waits for its server, and hardly needs a CPU.
+#: Who times something waits so long for those before, at most: what takes longer waits for a server, or between two samples, and hardly needs a CPU.
 ALONE_SECONDS = 0.1
 #: What comes late, and so shortly before the next slot, is judged together with that one: a report costs more than a reading.
 SOON_SECONDS = 2.0
@@ -197,12 +197,15 @@ class Schedule:
         tasks: list[asyncio.Task[Reading | None]] = []
         spread = self._spread()
         try:
+            before: list[asyncio.Task[Reading | None]] = []
             for entry in sorted(due, key=lambda entry: entry.alone):
+                if entry.alone and before and not spread:
+                    await asyncio.wait(before, timeout=ALONE_SECONDS)
+                    before = []
                 tasks.append(asyncio.create_task(self._read(entry)))
+                before.append(tasks[-1])
                 if spread:
                     await asyncio.sleep(spread)
-                elif entry.alone:
-                    await asyncio.wait(tasks[-1:], timeout=ALONE_SECONDS)
             await asyncio.wait(tasks, timeout=PATIENCE_SECONDS)
         except asyncio.CancelledError:
             self._late.update(tasks)

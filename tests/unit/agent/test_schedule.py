@@ -564,13 +564,13 @@ def test_probes_can_be_started_one_by_one_so_that_each_has_a_period_of_a_limit(m
 
 
 class Timer(FakeProbe):
-    """Times something that takes so long."""
+    """Takes so long, and times it."""
 
-    alone = True
-
-    def __init__(self, clock: FakeClock, running: list[str], seconds: float, target: str) -> None:
+    def __init__(
+        self, clock: FakeClock, running: list[str], seconds: float, target: str, *, alone: bool = True
+    ) -> None:
         super().__init__(clock, lambda: None, target)
-        self._running, self._seconds = running, seconds
+        self._running, self._seconds, self.alone = running, seconds, alone
         self.beside: list[str] = []
 
     async def read(self) -> SuspensionReading:
@@ -586,10 +586,13 @@ def test_probes_that_time_something_run_one_after_another_and_after_the_others()
     timers = [Timer(rig.clock, running, 0.002, str(n)) for n in range(3)]
     for timer in timers:
         rig.schedule.add(timer, 10.0)
-    rig.add(10.0, lambda: running.append("other"), target="other")
+    others = [Timer(rig.clock, running, 0.002, f"other {n}", alone=False) for n in range(2)]
+    for other in others:
+        rig.schedule.add(other, 10.0)
     asyncio.run(rig.schedule.turn())
-    assert [timer.beside for timer in timers] == [["other"]] * 3, "each alone, and what does not wait is over"
-    assert [len(batch) for batch in rig.batches] == [4], "they are told together"
+    assert [other.beside for other in others] == [[], ["other 0"]]
+    assert [timer.beside for timer in timers] == [[]] * 3
+    assert [len(batch) for batch in rig.batches] == [5], "they are told together"
 
 
 def test_one_that_waits_long_for_its_server_keeps_the_next_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
