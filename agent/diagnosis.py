@@ -136,9 +136,9 @@ class Engine:
         coverage = max((self._history.coverage(need, seconds, t) for t in targets), default=0.0)
         if coverage >= LEAST_COVERAGE:
             return None
-        missing = self._history.why_missing(need, seconds)
-        if missing.because:
-            return Unknown(*missing)
+        for missing in (self._history.why_missing(need, seconds, target) for target in targets):
+            if missing.because:
+                return Unknown(*missing)
         if coverage:
             return Unknown(f"only {coverage:.0%} of the due {need.probe} slots carried data", code=Code.NOT_YET)
         if last := max((slot.at for t in targets if (slot := self._history.newest(need, t)) is not None), default=0.0):

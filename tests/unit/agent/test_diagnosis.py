@@ -229,6 +229,15 @@ def test_below_half_coverage_the_answer_is_unknown_whatever_the_rule_says(missed
     assert reasons == ({("the child is gone", "start it")} if verdict == "unknown" else set())
 
 
+def test_a_target_that_says_nothing_is_no_agent_that_comes_late() -> None:
+    clock = FakeClock()
+    history = History(600.0, clock=clock)
+    history.miss(SuspensionReading, "app", NoData("it has ended", "start it", code=Code.UNREACHABLE))
+    engine = Engine(history, rules=[rule(lambda _: ABSENT, needs=(SuspensionReading,))], clock=clock)
+    report, _ = engine.evaluate(SELF)
+    assert [(each.because, each.code) for each in report.unknown] == [("it has ended", Code.UNREACHABLE)]
+
+
 def test_without_a_slot_the_reason_names_the_reading_that_is_missing() -> None:
     clock = FakeClock()
     engine = Engine(History(60.0, clock=clock), rules=[rule(lambda _: ABSENT, needs=(SuspensionReading,))], clock=clock)
