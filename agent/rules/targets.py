@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple
 
 from agent.history import History
 from agent.report import Severity
@@ -105,12 +106,25 @@ def unseen(history: History, target: str, field: str) -> Unknown:
     return Unknown(*history.why_missing(PostgresServerReading, 60.0, target).otherwise(never))
 
 
-def statement_seconds(history: History, seconds: float, target: str) -> float | None:
-    """Mean execution time over the statements of the last ``seconds``; ``None`` where they are not counted."""
-    readings = history.window(PostgresServerReading, seconds, target)
+class Statements(NamedTuple):
+    """The statements that ended in a span (pg_stat_statements), waits for clients and locks included."""
+
+    per_second: float
+    seconds: float
+    """Mean length."""
+
+    @property
+    def at_once(self) -> float:
+        """How many of them were under way at any moment, on average (J. D. C. Little, 1961)."""
+        return self.per_second * self.seconds
+
+
+def statements(history: History, seconds: float, target: str) -> Statements | None:
+    """Those of the last ``seconds``; ``None`` where they are not counted, or none has ended."""
+    readings = [r for r in history.window(PostgresServerReading, seconds, target) if r.statements is not None]
     pairs = [(r.statement_seconds, r.statements) for r in readings if r.statement_seconds is not None and r.statements]
-    total = sum(n for _, n in pairs)
-    return sum(s * n for s, n in pairs) / total if total else None
+    total, span = sum(n for _, n in pairs), sum(r.seconds for r in readings)
+    return Statements(total / span, sum(s * n for s, n in pairs) / total) if total and span else None
 
 
 def name(target: str) -> str:

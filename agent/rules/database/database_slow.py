@@ -57,6 +57,21 @@ HELD = Threshold(
     "ratio",
     "a limit lets all go on at once: the agent samples while the client beside it reads, and that the statement has waited for its reader does not show",
 )
+COUNTED = Threshold(
+    "statements that pg_stat_statements saw end, times the length in the samples, over those at any moment, at least, to weigh the two",
+    0.5,
+    "",
+    "texts that are all different push each other out of pg_stat_statements, and are not counted",
+)
+SHORT = Threshold(
+    "length of the statements, at most, for that", SPAN / 10, "seconds", "one that is still executed is not counted yet"
+)
+ACCOUNTED = Threshold(
+    "of the statements at any moment, those that pg_stat_statements accounts for, below which the samples mean something else",
+    0.25,
+    "ratio",
+    "waits for clients and locks are counted there too, so it should be more than all",
+)
 VERY = Threshold("length of the statements, critical from", 1.0, "seconds", "people leave")
 SURE = measured(18, 18)
 
@@ -75,11 +90,14 @@ def _target(history: History, target: str) -> Judgement:
         f"{1e3 * seen.executing_seconds:.0f} ms long; {clients:.1f} wait for their client, {locked:.1f} for a lock"
     )
     evidence = [Evidence(text, seen.executing_seconds, "seconds")]
-    mean = targets.statement_seconds(history, SPAN, target)
-    if mean is not None:
+    ended = targets.statements(history, SPAN, target)
+    if ended is not None:
         share = clients + locked and (clients + locked) / (clients + locked + seen.executing)
-        said = f"pg_stat_statements: {1e3 * mean * (1 - share):.1f} ms each, with {share:.0%} of waiting for clients and locks taken out"
-        evidence.append(Evidence(said, mean * (1 - share), "seconds"))
+        mean = ended.seconds * (1 - share)
+        said = (
+            f"pg_stat_statements: {1e3 * mean:.1f} ms each, with {share:.0%} of waiting for clients and locks taken out"
+        )
+        evidence.append(Evidence(said, mean, "seconds"))
     if seen.executing < OFTEN.value or seen.executing_seconds < LONG.value:
         if connections.hidden(history, target) and not seen.executing:
             return Unknown(PRIVILEGE, targets.GRANT, PRIVILEGE.code)
@@ -87,6 +105,12 @@ def _target(history: History, target: str) -> Judgement:
     if seen.often < OFTEN.value:
         because = f"{text}; but without the sample of the most on {seen.often:.1f}"
         return Unknown(because, "wait for another sample", Code.NOT_YET)
+    if ended is not None and _contradicts(ended, seen):
+        because = (
+            f"{text}; but of those that ended, {ended.per_second:.1f} a second, pg_stat_statements counts {1e3 * ended.seconds:.0f} ms each, "
+            f"so the server worked on {ended.at_once:.2f} at any moment: the others were over, and their processes not yet back"
+        )
+        return Unknown(because, NOT_BACK, Code.CANNOT_COUNT)
     for stands in standstills(history, SPAN, target):
         if stands.share >= AWAY.value and seen.executing_seconds <= STANDS.value * stands.seconds:
             because = f"{text}; it has no CPU {stands.share:.0%} of the time, for {duration(stands.seconds)} at once, which makes any statement as long"
@@ -107,6 +131,15 @@ def _target(history: History, target: str) -> Judgement:
     ))  # fmt: skip
 
 
+def _contradicts(ended: targets.Statements, seen: connections.Sessions) -> bool:
+    """Whether enough statements are counted to be those of the samples, and took too little time for it."""
+    counted = ended.per_second * seen.executing_seconds >= COUNTED.value * seen.executing
+    return counted and seen.executing_seconds <= SHORT.value and ended.at_once < ACCOUNTED.value * seen.executing
+
+
+NOT_BACK = (
+    "see the findings about the CPU: who sends a reply, or waits for a CPU to do so, is active and executes nothing"
+)
 NOT_HELD = "raise the CPU limit first, then look again; or let an agent look that is not behind it"
 NO_CPU = "give the server its CPU first, then look again"
 ADVICE = "Make the statements cheaper, or the server larger."
@@ -117,7 +150,7 @@ RULE = Rule(
     meaning="At most moments the server is executing statements of this database, and they last.",
     disproof="pg_stat_activity shows the sessions idle, in ClientRead or ClientWrite, or waiting for a lock",
     needs=(PostgresServerReading,),
-    thresholds=(LONG, OFTEN, LOOKS, AWAY, STANDS, HELD, VERY),
+    thresholds=(LONG, OFTEN, LOOKS, AWAY, STANDS, HELD, COUNTED, SHORT, ACCOUNTED, VERY),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,

@@ -387,6 +387,32 @@ def test_time_that_statements_waited_for_their_client_is_taken_out_of_their_mean
     assert "100.0 ms each, with 75% of waiting for clients and locks taken out" in judgement.evidence[1].text
 
 
+@pytest.mark.parametrize(
+    ("counted", "verdict"),
+    [
+        ({"statements": 40.0, "statement_seconds": 0.016}, Unknown),
+        ({"statements": 40.0, "statement_seconds": 0.12}, Present),
+        ({"statements": 5.0, "statement_seconds": 0.016}, Present),
+        ({"statements": 0.0}, Present),
+        ({}, Present),
+    ],
+    ids=[
+        "enough ended, and were short",
+        "as long as they look",
+        "too few are counted",
+        "none has ended",
+        "no extension",
+    ],
+)
+def test_sessions_that_are_active_while_their_statements_are_over_are_no_slow_database(
+    counted: dict[str, float], verdict: type
+) -> None:
+    """In a crowd a client under a limit read large replies: 'running' for 134 ms, 0.5 at any moment, and 16 ms each by the server's count."""
+    seen = server({"running": 0.5}, 0.067, **counted)
+    judgement = judge("database_slow", *(seen,) * 4)
+    assert isinstance(judgement, verdict), judgement
+
+
 def test_behind_a_proxy_the_own_round_trip_says_how_long_the_route_is() -> None:
     near = sample(MAIN, busiest_round_trips_per_second=300, waiting_ratio=0.25)
     own = reading(trips=shifted(network=3))
