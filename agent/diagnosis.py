@@ -141,9 +141,9 @@ class Engine:
                 return Unknown(*missing)
         if coverage:
             return Unknown(f"only {coverage:.0%} of the due {need.probe} slots carried data", code=Code.NOT_YET)
-        if last := max((slot.at for t in targets if (slot := self._history.newest(need, t)) is not None), default=0.0):
+        if before := [slot.at for t in targets if (slot := self._history.newest(need, t)) is not None]:
             # The agent itself is held: it has not asked, so nothing is known to be over.
-            late = f"the agent has not come to read {need.probe} for {self._history.clock() - last:.0f} s"
+            late = f"the agent has not come to read {need.probe} for {self._history.clock() - max(before):.0f} s"
             return Unknown(late, "give it more CPU", Code.TIMED_OUT)
         return Unknown(f"no {need.probe} reading yet", code=Code.NOT_YET)
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
+from probes import stamps
 from probes.names.message import NO_NAME, Answer, answer, question
 from probes.names.resolv_conf import QUESTIONS, ResolvConf
 
@@ -29,11 +29,9 @@ from probes.names.resolv_conf import QUESTIONS, ResolvConf
 MOST_SECONDS = 6.0
 PORT = 53
 _MOST_BYTES = 4096
-_SO_TIMESTAMPNS = 35
 #: From the first socket that asks for stamps until the kernel gives any: a work item (net/core/dev.c, ``net_enable_timestamp``)
 #: that waits for a CPU.  Seconds.
 _BEGINS_SECONDS = 0.02
-_TIMESPEC = struct.Struct("@qq")
 _SERVER_FAILED = 2
 
 
@@ -70,7 +68,7 @@ async def stamping(sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) 
     """The kernel stamps what it receives while this lasts, if it can: ready before the first question, not by its answer."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
         with suppress(OSError):
-            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            stamps.ask_for(sock)
         await sleep(_BEGINS_SECONDS)
         yield
 
@@ -109,7 +107,7 @@ async def ask(server: str, packet: bytes, within: float, port: int = PORT) -> As
     family = socket.AF_INET6 if ":" in server else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as sock:
         with suppress(OSError):  # then the time is this process's own
-            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            stamps.ask_for(sock)
         sock.connect((server.partition("%")[0], port))
         sock.send(packet)
         sent, began = time.time(), time.monotonic()
@@ -149,10 +147,8 @@ def _take(sock: socket.socket, packet: bytes, sent: float, began: float) -> Aske
         found, own = answer(text, packet), time.monotonic() - began
         if found is None:
             continue
-        for level, kind, data in extra:
-            if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS) and len(data) >= _TIMESPEC.size:
-                seconds, nanos = _TIMESPEC.unpack_from(data)
-                came = seconds + nanos / 1e9
-                # The wall clock may be set meanwhile: it is never longer than by the other one.
-                return Asked(max(0.0, min(own, came - sent)), found, came < reading)
-        return Asked(own, found, False)
+        came = stamps.received(extra)
+        if came is None:
+            return Asked(own, found, False)
+        # The wall clock may be set meanwhile: it is never longer than by the other one.
+        return Asked(max(0.0, min(own, came - sent)), found, came < reading)

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 import time
 from typing import Literal, NamedTuple
 
+from probes import stamps
 from probes.kernel_files import read_start
 from probes.record import dataclass
 from probes.sockets.tcp_info import TcpInfo, read_info
@@ -33,9 +33,6 @@ from probes.sockets.tcp_info import TcpInfo, read_info
 Method = Literal["kernel timestamps", "run delay", "none"]
 #: Part names, in the order in which they are shown.
 PARTS = ("network", "server", "suspended", "client", "unknown")
-#: asm-generic/socket.h; the Python module does not name it.
-SO_TIMESTAMPNS = 35
-_TIMESPEC = struct.Struct("qq")
 #: Two clocks read within this time are read at one moment; else we were stopped in between.
 CLOSE_SECONDS = 50e-6
 
@@ -135,7 +132,7 @@ class Arrivals:
         self.believable = self._socket.family in {socket.AF_INET, socket.AF_INET6}
         if self.believable:
             try:
-                self._socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+                stamps.ask_for(self._socket)
             except OSError:
                 self.believable = False
 
@@ -151,12 +148,9 @@ class Arrivals:
         except OSError:
             return None
         offset, unsure = _realtime_offset()
-        for level, kind, data in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS) and len(data) >= _TIMESPEC.size:
-                seconds, nanoseconds = _TIMESPEC.unpack_from(data)
-                at: float = seconds + nanoseconds * 1e-9 - offset
-                if earliest - unsure <= at <= time.monotonic() + unsure:
-                    return max(at, earliest)
+        stamp = stamps.received(ancillary)
+        if stamp is not None and earliest - unsure <= stamp - offset <= time.monotonic() + unsure:
+            return max(stamp - offset, earliest)
         return None
 
     def lie_unread(self) -> bool:
