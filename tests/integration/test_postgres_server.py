@@ -185,7 +185,8 @@ def test_nothing_is_left_behind(programs: Path, how: str) -> None:
             server.kill()
     assert not any(map(running, pids))
     assert left_behind() == before
-    assert not segments(pids)
+    # Whoever reads smaps or cmdline of a process that ends holds its memory, and what is attached, until the read is over.
+    eventually(lambda: not segments(pids), what="the end of the shared memory")
 
 
 def segments(pids: Sequence[int]) -> set[str]:
