@@ -154,7 +154,8 @@ class Search:
         #: Whether this round goes on; whether sockets are new since it began, and it has looked again for their owners.
         self._goes_on = self._late = self._again = False
         self._light = self._next_light = 0
-        #: Processes that this round is done with; those whose descriptors may not be read, or are too many.
+        #: Processes that this round is over, and is done with; those whose descriptors may not be read, or are too many.
+        self._members: set[int] = set()
         self._done: set[int] = set()
         self._refused: set[int] = set()
         self._large: set[int] = set()
@@ -178,7 +179,7 @@ class Search:
         began, self.sought = not self.sought.issuperset(inodes), frozenset(inodes)
         last = _last_id(self._root)
         if not self._goes_on:
-            self._begin(whole, last)
+            self._begin(whole, others, last)
         elif began:  # by one of those that this round is done with, perhaps
             self._late = True
         for pids in (self._done, self._refused, self._large):
@@ -186,11 +187,12 @@ class Search:
         wanted = {f"socket:[{inode}]" for inode in inodes} - self._held
         owners = others.intersection((*self._before, *self._found))
         beside = {pid + by for pid in owners for by in range(-BESIDE, BESIDE + 1)}
-        due = sorted(others - self._done, key=lambda pid: (pid not in owners, pid not in beside, pid > last, -pid))
+        left = (others & self._members) - self._done
+        due = sorted(left, key=lambda pid: (pid not in owners, pid not in beside, pid > last, -pid))
         searched = await self._search_in(due, wanted)
         self._goes_on = bool(wanted) and searched < len(due)
         if wanted and self._late and not self._goes_on and not self._again:  # once: sockets may come all the time
-            self._look_again(self._found, last)
+            self._look_again(self._found, others, last)
             self._goes_on = self._again = True
         known = [pid for pid in self._before if pid in owners] if self._goes_on else ()
         self._holds = {pid: count for pid, count in self._holds.items() if pid in others}
@@ -226,23 +228,25 @@ class Search:
         self._first = ordered[0] if ordered else None
         return tuple(ordered)
 
-    def _begin(self, whole: bool, last: int) -> None:
+    def _begin(self, whole: bool, others: Collection[int], last: int) -> None:
         """A new round: over all processes, or over the owners and what is new."""
         self._late = self._again = False
+        self._members = {*others}
         self._before = self._found or self._before  # between two connections they hold none
         self._found, self._held = [], set()
         if self._light or not whole:
             self._light -= whole
-            self._look_again(self._before, last)
+            self._look_again(self._before, others, last)
             return
         self._light, self._next_light = self._next_light, min(MOST_LIGHT_ROUNDS, 2 * self._next_light + 1)
         self._links = 0
         for pids in (self._done, self._refused, self._large):
             pids.clear()
 
-    def _look_again(self, owners: Collection[int], last: int) -> None:
-        """At these and at the newest, though they have been looked at."""
-        youngest = nlargest(YOUNG, self._done, key=lambda pid: (pid <= last, pid))
+    def _look_again(self, owners: Collection[int], others: Collection[int], last: int) -> None:
+        """At these and at the newest, though they have been looked at or came after the round began."""
+        youngest = nlargest(YOUNG, others, key=lambda pid: (pid <= last, pid))
+        self._members.update(owners, youngest)
         self._done.difference_update(owners, youngest)
 
     def _note(self, pid: int, sockets: int) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,36 @@ def test_one_that_connects_after_a_round_looked_at_it_is_looked_at_again(
     assert asyncio.run(search.search_on({71, 99})).goes_on
     new.holds(72)
     assert set(parts(search, {72, 99})[-1].pids) == {60, 61}
+
+
+def test_processes_that_come_all_the_time_do_not_keep_a_round_from_the_older_ones(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where shells, jobs or builds run beside the app."""
+    monkeypatch.setattr(process_search, "MOST_STEPS", 100)
+    (scene.fake.root / "proc/loadavg").write_text("0.20 0.18 0.12 1/80 9000\n")
+    scene.process(20, "web").holds(71)
+    jobs = [scene.process(pid, "job").holds(others=40) for pid in range(60, 66)]
+    search, told, ids = Search(scene.fake.root), list[Found](), count(100)
+    while not told or told[-1].goes_on:
+        told.append(asyncio.run(search.search_on({71})))
+        for _ in range(3):
+            jobs.append(scene.process(next(ids), "job").holds(others=40))
+            jobs.pop(0).end()
+        assert len(told) < 5, "a round over seven processes, two of them in a part"
+    assert told[-1] == Found((20,))
+
+
+def test_who_is_started_while_a_round_goes_on_is_found_at_its_end(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_search, "MOST_STEPS", 100)
+    for pid in range(30, 40):
+        scene.process(pid, "shell").holds(others=90)
+    search = Search(scene.fake.root)
+    assert asyncio.run(search.search_on({99})).goes_on
+    scene.process(61, "web").holds(72)
+    assert parts(search, {72})[-1] == Found((61,))
 
 
 def test_a_round_in_vain_is_made_again_less_often_and_new_processes_are_looked_at_meanwhile(
