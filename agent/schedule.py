@@ -107,6 +107,9 @@ class Schedule:
         self._late: set[asyncio.Task[Reading | None]] = set()
         self._followers: set[asyncio.Task[None]] = set()
         self._untold: list[Reading | None] = []
+        #: Until when nothing is told, and the telling that comes then.
+        self._rests_until = clock()
+        self._rest: asyncio.TimerHandle | None = None
 
     def add(self, probe: Probe[Reading], every: float, timeout: float | None = None) -> None:
         """Schedule a probe each ``every`` seconds; a read may take ``timeout`` (default: 80 % of that)."""
@@ -231,13 +234,29 @@ class Schedule:
                 self._untold += results
 
     def _tell(self, results: Sequence[Reading | None]) -> None:
-        results, self._untold = [*self._untold, *results], []
+        """Now, or when the loop has had as long for everything else as the last telling took.
+
+        Where hardly any CPU is left a report takes half a minute: whoever asks a page waits for the end of one, and not for one after the other.
+        """
+        self._untold += results
+        wait = self._rests_until - self._clock()
+        if wait <= 0:
+            self._tell_all()
+        elif self._rest is None:
+            self._rest = asyncio.get_running_loop().call_later(wait, self._tell_all)
+
+    def _tell_all(self) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
+        results, self._untold, self._rest, began = self._untold, [], None, self._clock()
         try:
             self._after([reading for reading in results if reading is not None])
         except Exception:  # a defect in judging or telling must not end the measuring; the old report stays
             self.failures += 1
             _log.exception("the report could not be made")
         self.news = False
+        ended = self._clock()
+        self._rests_until = ended + (ended - began)
 
     async def _read(self, entry: Entry) -> Reading | None:
         """One slot of one probe: whatever happens, it ends here."""
@@ -275,6 +294,8 @@ class Schedule:
 
     async def aclose(self) -> None:
         """Close every probe; a failure to close does not keep the others open."""
+        if self._rest is not None:
+            self._rest.cancel()
         waiting = [*self._followers, *self._late]
         for task in waiting:
             task.cancel()

@@ -319,6 +319,36 @@ def test_what_comes_late_does_not_wait_for_a_slot_that_is_due_and_joins_a_later_
     assert [len(batch) for batch in rig.batches] == [1]
 
 
+def test_a_telling_that_takes_long_is_followed_by_as_long_without_and_nothing_is_lost() -> None:
+    """Where hardly any CPU is left a report takes half a minute: who asks a page gets an answer between two of them."""
+    rig, told = Rig(), list[tuple[float, int]]()
+
+    def judge(batch: list[Reading]) -> None:
+        told.append((rig.clock(), len(batch)))
+        rig.clock.advance(0.25)
+
+    rig.schedule._after = judge
+
+    async def scene() -> None:
+        some = [suspension(0.0)]
+        rig.schedule._tell(some)
+        for _ in range(3):
+            rig.schedule._tell(some)
+        assert told == [(0.0, 1)]
+        rig.clock.advance(0.25)
+        await asyncio.sleep(0.4)
+        assert told[1:] == [(0.5, 3)]
+        rig.clock.advance(0.25)
+        rig.schedule._tell(some)
+        assert told[2:] == [(1.0, 1)]
+        rig.schedule._tell(some)
+        await rig.schedule.aclose()
+        await asyncio.sleep(0.4)
+        assert len(told) == 3, "nothing is told after the end"
+
+    asyncio.run(scene())
+
+
 def test_news_is_what_came_out_of_turn_or_late_and_what_is_missing_or_back() -> None:
     rig, told = Rig(), list[bool]()
     broken = [False]
