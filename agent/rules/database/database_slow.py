@@ -33,6 +33,12 @@ OFTEN = Threshold(
     "",
     "one report a minute does not make a service slow",
 )
+NOW = Threshold(
+    "of them in the newest half of that minute, at least",
+    0.1,
+    "",
+    "the minute's mean of a load that ended in its first half says how it was",
+)
 LOOKS = Threshold(
     "samples, of which the one with most statements does not count for how often, at least",
     2,
@@ -102,9 +108,8 @@ def _target(history: History, target: str) -> Judgement:
         if connections.hidden(history, target) and not seen.executing:
             return Unknown(PRIVILEGE, targets.GRANT, PRIVILEGE.code)
         return Absent(text, tuple(evidence))
-    if seen.often < OFTEN.value:
-        because = f"{text}; but without the sample of the most on {seen.often:.1f}"
-        return Unknown(because, "wait for another sample", Code.NOT_YET)
+    if but := _passing(history, target, seen):
+        return Unknown(f"{text}; but {but}", "wait for another sample: it may be over", Code.NOT_YET)
     if ended is not None and _contradicts(ended, seen):
         because = (
             f"{text}; but of those that ended, {ended.per_second:.1f} a second, pg_stat_statements counts {1e3 * ended.seconds:.0f} ms each, "
@@ -131,6 +136,15 @@ def _target(history: History, target: str) -> Judgement:
     ))  # fmt: skip
 
 
+def _passing(history: History, target: str, seen: connections.Sessions) -> str:
+    """How it may be that this was so for a moment, or is no more; "" where it is so."""
+    if seen.often < OFTEN.value:
+        return f"without the sample of the most on {seen.often:.1f}"
+    newest = connections.sessions(history, SPAN / 2, target)
+    now = newest.executing if newest is not None else 0.0
+    return f"in the last half minute on {now:.1f}" if now < NOW.value else ""
+
+
 def _contradicts(ended: targets.Statements, seen: connections.Sessions) -> bool:
     """Whether enough statements are counted to be those of the samples, and took too little time for it."""
     counted = ended.per_second * seen.executing_seconds >= COUNTED.value * seen.executing
@@ -150,7 +164,7 @@ RULE = Rule(
     meaning="At most moments the server is executing statements of this database, and they last.",
     disproof="pg_stat_activity shows the sessions idle, in ClientRead or ClientWrite, or waiting for a lock",
     needs=(PostgresServerReading,),
-    thresholds=(LONG, OFTEN, LOOKS, AWAY, STANDS, HELD, COUNTED, SHORT, ACCOUNTED, VERY),
+    thresholds=(LONG, OFTEN, NOW, LOOKS, AWAY, STANDS, HELD, COUNTED, SHORT, ACCOUNTED, VERY),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,

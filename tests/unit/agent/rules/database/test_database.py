@@ -327,6 +327,22 @@ def test_statements_as_long_as_a_question_without_work_convict_nobody(age: float
     assert isinstance(judgement, verdict), judgement
 
 
+@pytest.mark.parametrize(
+    ("minute", "verdict"),
+    [([4.0, 0.0, 0.0, 0.0], Unknown), ([0.0, 4.0, 0.0, 4.0], Present), ([4.0, 4.0, 0.0, 0.0], Unknown)],
+    ids=["one look, long ago", "now and then", "over since half a minute"],
+)
+def test_a_load_that_is_over_makes_no_database_slow_now(minute: list[float], verdict: type) -> None:
+    """A bulk client ran for ten seconds without its limit; told 45 s later: "works on 0.7 statements at any moment, 54 ms long"."""
+    scene = Scene()
+    for active in minute:
+        scene.clock.advance(15.0)
+        scene.history.add(replace(server({"running": active}, 0.03 if active else 0.0), taken=scene.clock()))
+    scene.clock.advance(5.0)
+    judgement = BY_ID["database_slow"].judge(scene.history)
+    assert isinstance(judgement, verdict), judgement
+
+
 @pytest.mark.parametrize(("cause", "verdict"), [("hypervisor", Present), ("contention", Unknown), ("nobody", Unknown)])
 def test_a_reader_with_a_pace_of_its_own_is_held_up_by_who_takes_its_cpu_and_not_by_a_crowd(
     cause: Any, verdict: type
