@@ -16,6 +16,8 @@ UNREAD_SECONDS = 0.02
 #: The shortest silence after which Linux sends a keep-alive (tcp_sock_set_keepidle_locked in net/ipv4/tcp.c), and twice
 #: the longest that an acknowledgement may be delayed (RFC 1122, 4.2.3.2).
 KEEP_ALIVE_SECONDS = 1.0
+#: The shortest that an acknowledgement is delayed by Linux (TCP_DELACK_MIN in net/tcp.h), less a tick of its clock.
+DELAYED_SECONDS = 0.036
 #: A connection that a request works with is not silent for so long: the app computes between two statements, or has finished.
 REST_SECONDS = 1.0
 
@@ -94,6 +96,25 @@ def _slow(sent: float, apart: float, replies: float) -> bool:
     return sent >= ENOUGH and apart >= APART * sent and replies <= SMALL * sent
 
 
+def _acknowledged_apart(now: Socket, before: Seen | None, slow: bool) -> bool:
+    """Whether what followed the reply was the server's acknowledgement of the next request.
+
+    It may have been a part of the reply once more: of one that the client's kernel has not acknowledged within two ticks, because the client did not
+    take it, Linux sends the end again (tail loss probe, RFC 8985).  That is a segment with data, which moves the time of the last acknowledgement alone.
+    Measured at a limit of 5 %: 8 ms after the reply, on connections that then rested for seconds.  An acknowledgement has no data, and is
+    delayed, but to who asked for something slow before.
+    """
+    info = now.info
+    delayed = (info.last_data_recv_seconds or 0.0) - (info.last_ack_recv_seconds or 0.0) >= DELAYED_SECONDS
+    if before is None:
+        return delayed
+    then = before.socket.info
+    if (info.data_segs_in, info.data_segs_out) == (then.data_segs_in, then.data_segs_out):
+        return before.group == "waiting"  # it is what it was
+    apart = (info.segs_in or 0) - (then.segs_in or 0) > (info.data_segs_in or 0) - (then.data_segs_in or 0)
+    return apart and (slow or delayed)
+
+
 def settle(now: Socket, before: Seen | None, at: float) -> Seen:
     """What a connection is doing at this monotonic moment, by what it did before.
 
@@ -112,8 +133,10 @@ def settle(now: Socket, before: Seen | None, at: float) -> Seen:
     else:
         fade = FADING if sent else 1.0
         sent, apart, replies = fade * before.sent + sent, fade * before.apart + apart, fade * before.replies + replies
-    if group == "idle" and info.data_segs_in is not None and not now.rqueue:
-        tie = info.last_data_sent_seconds == info.last_data_recv_seconds
+    tie = info.last_data_sent_seconds == info.last_data_recv_seconds
+    if group == "waiting" and tie and info.data_segs_in and not info.unacked:
+        group = "waiting" if _acknowledged_apart(now, before, _slow(sent, apart, replies)) else "idle"
+    elif group == "idle" and info.data_segs_in is not None and not now.rqueue:
         still = before is not None and before.group == "waiting"
         still = still and (info.data_segs_in, info.data_segs_out) == (then.data_segs_in, then.data_segs_out)
         group = "waiting" if still or (tie and _slow(sent, apart, replies)) else "idle"

@@ -421,6 +421,37 @@ def test_queries_back_to_back_are_told_from_quick_ones_by_their_acknowledgements
     assert getattr(reading, f"{group}_ratio") == {DB: 1.0}
 
 
+@pytest.mark.parametrize(
+    ("after", "apart", "before", "group"),
+    [
+        (0.008, 0, 0, "idle"),
+        (0.008, 1, 0, "idle"),
+        (0.008, 10, 10, "waiting"),
+        (0.04, 1, 0, "waiting"),
+        (0.04, 0, 0, "idle"),
+    ],
+    ids=[
+        "no acknowledgement came",
+        "one came, but the last thing too soon",
+        "soon, of a server that is slow",
+        "delayed as one is",
+        "a late probe",
+    ],
+)
+def test_the_end_of_a_reply_that_comes_once_more_is_no_acknowledgement_of_a_request(
+    after: float, apart: int, before: int, group: str
+) -> None:
+    """A client at a limit of 5 % left a reply for 8 ms, and the server's kernel sent its end again: the client was said to wait while it rested."""
+    scene = Scene()
+    tie: dict[str, Any] = {**TIE, "last_ack_recv_seconds": TIE["last_data_recv_seconds"] - after}
+    first = {**tie, "data_segs_out": 5, "data_segs_in": 5, "segs_in": 5}
+    scene.read(sock(**{**first, "last_ack_recv_seconds": TIE["last_data_recv_seconds"]}))
+    scene.read(sock(**{**first, "data_segs_out": 15, "data_segs_in": 15, "segs_in": 15 + before}))
+    now = {**tie, "data_segs_out": 25, "data_segs_in": 25, "segs_in": 25 + before + apart}
+    for _ in range(2):  # it stays what it is as long as nothing moves
+        assert getattr(scene.read(sock(**now)), f"{group}_ratio") == {DB: 1.0}
+
+
 def test_connections_that_came_and_went_are_counted_by_what_they_leave_for_a_minute() -> None:
     scene = Scene()
     there = {sock(1, state=TIME_WAIT): 30, sock(2, host="10.0.0.8", state=TIME_WAIT): 6}
