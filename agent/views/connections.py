@@ -174,6 +174,22 @@ def connections(history: History, seconds: float) -> dict[str, Connections]:
     return found
 
 
+def slow_waits(history: History, seconds: float, remote: str, least: float) -> tuple[float, float]:
+    """Share of the connections in waits of this length and more, those left out that may be meant so, and their length (seconds).
+
+    By the readings in which waits were as long: what many quick requests have under way is not to be read with the length of a rare report's wait.
+    """
+    shares, ages, weights = [], [], []
+    for reading in history.window(ConnectionsReading, seconds):
+        if reading.unread_ratio is not None and remote in _ends(reading):
+            age = _of(reading.waiting_seconds, remote)
+            share = _of(reading.waiting_ratio, remote) - _of(reading.waiting_long_ratio, remote)
+            shares.append(share if 2 * age >= least else 0.0)
+            ages.append(age)
+            weights.append(_of(reading.connections, remote))
+    return _mean(shares, weights), 2 * _mean(ages, [share * w for share, w in zip(shares, weights, strict=True)])
+
+
 def habit(history: History, remote: str) -> Connections:
     """How the clients of this endpoint, which the last minute has, have asked for some minutes."""
     return connections(history, HABIT_SECONDS)[remote]

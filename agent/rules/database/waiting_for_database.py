@@ -44,8 +44,11 @@ def _judge(history: History) -> Judgement:
 
 
 def _endpoint(history: History, remote: str, seen: connections.Connections) -> Judgement:
-    long = seen.waiting_long * seen.count
     least = max(LONG.value, NEAR.value * (seen.min_rtt_seconds or 0.0))
+    share, length = connections.slow_waits(history, SPAN, remote, least / 2)
+    if share or seen.waiting_long:
+        seen = replace(seen, waiting=share + seen.waiting_long, wait_seconds=length)
+    long = seen.waiting_long * seen.count
     # Beside waits that may be meant so, or whose answer nobody has seen yet, the others are judged by themselves.
     others = seen.waiting * seen.count - long >= SHARE.value and seen.wait_seconds >= least
     lasting = not others and long >= SHARE.value

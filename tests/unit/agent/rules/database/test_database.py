@@ -315,6 +315,18 @@ def test_an_agent_behind_the_limit_of_its_app_looks_when_the_app_reads(
     assert isinstance(judgement, verdict), judgement
 
 
+@pytest.mark.parametrize(
+    ("rare", "verdict"), [(1, Absent), (4, Present)], ids=["a report now and then", "most of the time"]
+)
+def test_what_many_quick_queries_have_under_way_is_not_read_with_the_length_of_a_reports_wait(
+    rare: int, verdict: type
+) -> None:
+    quick = sample(waiting_ratio=0.1, waiting_seconds=0.001, waiters=4.0, busy_waiters=4.0)
+    report = sample(waiting_ratio=0.2, waiting_seconds=2.5, waiters=4.0, busy_waiters=4.0)
+    judgement = judge("waiting_for_database", *[report] * rare, *[quick] * (5 - rare))
+    assert isinstance(judgement, verdict), judgement
+
+
 @pytest.mark.parametrize(("age", "verdict"), [(0.04, Unknown), (0.3, Present)])
 def test_statements_as_long_as_a_question_without_work_convict_nobody(age: float, verdict: type) -> None:
     scene = Scene()
