@@ -245,6 +245,8 @@ class ProcessesProbe:
                 whole = self._searched >= self._due
                 found = await self._owners.search_on(inodes, whole=whole)
                 wait = 0.0 if found.goes_on else wait if whole else max(0.0, self._due - self._searched)
+                if self._owners.asks_for_all:  # who has the new sockets is none of the newest
+                    wait = min(wait, SEARCH_AGAIN_SECONDS)
                 found = found if found.pids else found._replace(pids=tuple(self._last))  # between two connections
             else:
                 found, wait = Found(tuple(self._last), _NO_SOCKETS, NAME_IT), 0.0

@@ -6,8 +6,10 @@ them takes rights (:mod:`probes.rights`), and a PID namespace that holds the app
 To search all processes of a large host takes 60 ms, so a :class:`Search` goes in rounds of many parts: each
 ends at its bound, and the next one, a slot later, goes on with whoever was not looked at yet.  It begins with those
 that were owners before and the processes made beside them, then the newest, since the machine's own are older than the app.
+A round is over the processes that are there when it begins, or those that come all the time would keep it from the older ones.
 A round that leaves an owner unknown is made again less often; until then, and when there are new sockets, the owners
 and the newest processes are looked at: an app that was started anew is found at once.  A round ends with them where sockets came meanwhile.
+Where none of these has the new sockets, a whole round comes ten seconds later: an app may connect long after it was started.
 Kernel threads are not told apart: to ask costs as much as their empty directory, and they too come once in a round.
 The agent and its measuring child are never found.
 
@@ -154,6 +156,7 @@ class Search:
         #: Whether this round goes on; whether sockets are new since it began, and it has looked again for their owners.
         self._goes_on = self._late = self._again = False
         self._light = self._next_light = 0
+        self._lacks = False
         #: Processes that this round is over, and is done with; those whose descriptors may not be read, or are too many.
         self._members: set[int] = set()
         self._done: set[int] = set()
@@ -169,6 +172,11 @@ class Search:
         #: The cgroups of the owners, as the kernel writes them.
         self._groups: dict[int, str] = {}
         self._first: int | None = None
+
+    @property
+    def asks_for_all(self) -> bool:
+        """Whether an owner is unknown since the last round over all processes, which found everyone."""
+        return self._lacks and not self._next_light
 
     async def search_on(self, inodes: Collection[int], *, whole: bool = True) -> Found:
         """One part of a round; the owners of the round before count until it ends.  Raises OSError without /proc.
@@ -190,9 +198,11 @@ class Search:
         left = (others & self._members) - self._done
         due = sorted(left, key=lambda pid: (pid not in owners, pid not in beside, pid > last, -pid))
         searched = await self._search_in(due, wanted)
-        self._goes_on = bool(wanted) and searched < len(due)
+        self._lacks = bool(wanted)
+        self._goes_on = self._lacks and searched < len(due)
         if wanted and self._late and not self._goes_on and not self._again:  # once: sockets may come all the time
-            self._look_again(self._found, others, last)
+            self._members |= {*nlargest(YOUNG, others - self._members, key=lambda pid: (pid <= last, pid))}
+            self._look_again(self._found, last)
             self._goes_on = self._again = True
         known = [pid for pid in self._before if pid in owners] if self._goes_on else ()
         self._holds = {pid: count for pid, count in self._holds.items() if pid in others}
@@ -236,17 +246,16 @@ class Search:
         self._found, self._held = [], set()
         if self._light or not whole:
             self._light -= whole
-            self._look_again(self._before, others, last)
+            self._look_again(self._before, last)
             return
         self._light, self._next_light = self._next_light, min(MOST_LIGHT_ROUNDS, 2 * self._next_light + 1)
         self._links = 0
         for pids in (self._done, self._refused, self._large):
             pids.clear()
 
-    def _look_again(self, owners: Collection[int], others: Collection[int], last: int) -> None:
-        """At these and at the newest, though they have been looked at or came after the round began."""
-        youngest = nlargest(YOUNG, others, key=lambda pid: (pid <= last, pid))
-        self._members.update(owners, youngest)
+    def _look_again(self, owners: Collection[int], last: int) -> None:
+        """At these and at the newest, though they have been looked at."""
+        youngest = nlargest(YOUNG, self._done, key=lambda pid: (pid <= last, pid))
         self._done.difference_update(owners, youngest)
 
     def _note(self, pid: int, sockets: int) -> None:

@@ -318,7 +318,7 @@ def test_the_search_is_rare_and_sooner_when_one_is_gone(scene: Scene, monkeypatc
     assert scene.read(SEARCH_AGAIN_SECONDS).processes == {"idle": 1}
 
 
-def test_for_a_new_socket_new_processes_are_looked_at_soon_and_old_ones_at_the_next_search(scene: Scene) -> None:
+def test_for_a_new_socket_new_processes_are_looked_at_soon_and_old_ones_when_none_of_them_has_it(scene: Scene) -> None:
     scene.process(60, "web").holds(71)
     idle = scene.process(30, "idle")
     for pid in range(100, 100 + YOUNG):
@@ -339,8 +339,23 @@ def test_for_a_new_socket_new_processes_are_looked_at_soon_and_old_ones_at_the_n
         "web": 1,
         "late": 1,
         "shell": 1,
-    }  # it had not come to connecting yet
-    assert scene.read(SEARCH_SECONDS).processes == {"web": 1, "late": 1, "shell": 1, "idle": 1}
+        "idle": 1,
+    }  # the young one had not come to connecting yet, and the old one is found by a whole round
+
+
+def test_an_app_that_connects_long_after_its_start_is_found_by_a_whole_round_soon(scene: Scene) -> None:
+    """At a limit of 5 % its imports take a minute, in which a busy machine starts a hundred processes; another agent's connection was the app's meanwhile."""
+    scene.process(60, "agent").holds(71)
+    app = scene.process(61, "web")
+    for pid in range(100, 100 + 2 * YOUNG):
+        scene.process(pid, "shell")
+    (scene.fake.root / "proc/loadavg").write_text("0.20 0.18 0.12 1/80 9000\n")
+    assert scene.read().processes == {"agent": 1}
+    app.holds(72, 73, 74)
+    scene.inodes = {71, 72, 73, 74}
+    assert scene.read().processes == {"agent": 1}
+    assert scene.read(SEARCH_AGAIN_SECONDS).processes == {"agent": 1, "web": 1}
+    assert scene.probe.pids()[0] == 61
 
 
 def test_sockets_that_come_and_go_cost_a_search_of_the_owners_and_not_at_all_processes(
