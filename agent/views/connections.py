@@ -6,6 +6,8 @@ sessions of this database do on average at any moment.
 
 A sample at a random moment meets a wait half over on average, and long waits more often than short ones: twice the
 mean age is the length of the waits in which the time goes.
+
+Over 300 lines: both ends of the same connections, which rules weigh against each other.
 """
 
 from __future__ import annotations
@@ -130,16 +132,13 @@ class Sessions:
 @once
 def connections(history: History, seconds: float) -> dict[str, Connections]:
     """By remote endpoint; those alone whose states the kernel told."""
-    readings = [r for r in history.window(ConnectionsReading, seconds) if r.unread_ratio is not None]
+    readings = _told(history, seconds)
     begun = [r.begun_per_second for r in readings if r.begun_per_second is not None]
     found = {}
     for remote in dict.fromkeys(end for r in readings for end in _ends(r)):
         seen = [r for r in readings if remote in _ends(r)]
         weights = [_of(r.connections, remote) for r in seen]
-        waits = [
-            (_of(r.waiting_ratio, remote) - _of(r.waiting_long_ratio, remote)) * w
-            for r, w in zip(seen, weights, strict=True)
-        ]
+        waits = [_unmeant(r, remote) * w for r, w in zip(seen, weights, strict=True)]
         found[remote] = Connections(
             unread=_mean([_of(r.unread_ratio, remote) for r in seen], weights),
             waiting=_mean([_of(r.waiting_ratio, remote) for r in seen], weights),
@@ -179,14 +178,10 @@ def slow_waits(history: History, seconds: float, remote: str, least: float) -> t
 
     By the readings in which waits were as long: what many quick requests have under way is not to be read with the length of a rare report's wait.
     """
-    shares, ages, weights = [], [], []
-    for reading in history.window(ConnectionsReading, seconds):
-        if reading.unread_ratio is not None and remote in _ends(reading):
-            age = _of(reading.waiting_seconds, remote)
-            share = _of(reading.waiting_ratio, remote) - _of(reading.waiting_long_ratio, remote)
-            shares.append(share if 2 * age >= least else 0.0)
-            ages.append(age)
-            weights.append(_of(reading.connections, remote))
+    seen = [r for r in _told(history, seconds) if remote in _ends(r)]
+    weights = [_of(r.connections, remote) for r in seen]
+    ages = [_of(r.waiting_seconds, remote) for r in seen]
+    shares = [_unmeant(r, remote) if 2 * age >= least else 0.0 for r, age in zip(seen, ages, strict=True)]
     return _mean(shares, weights), 2 * _mean(ages, [share * w for share, w in zip(shares, weights, strict=True)])
 
 
@@ -286,6 +281,16 @@ def hidden(history: History, target: str) -> bool:
     """Whether the newest reading shows that some sessions are hidden from this role."""
     latest = history.latest(PostgresServerReading, target)
     return latest is not None and HIDDEN in (latest.sessions or {})
+
+
+def _told(history: History, seconds: float) -> list[ConnectionsReading]:
+    """Those readings in which the kernel told the states."""
+    return [r for r in history.window(ConnectionsReading, seconds) if r.unread_ratio is not None]
+
+
+def _unmeant(reading: ConnectionsReading, remote: str) -> float:
+    """Share of the connections in waits that are not meant to last."""
+    return _of(reading.waiting_ratio, remote) - _of(reading.waiting_long_ratio, remote)
 
 
 def _ends(reading: ConnectionsReading) -> dict[str, float]:

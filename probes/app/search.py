@@ -156,6 +156,7 @@ class Search:
         #: Whether this round goes on; whether sockets are new since it began, and it has looked again for their owners.
         self._goes_on = self._late = self._again = False
         self._light = self._next_light = 0
+        #: Whether the last part left an owner unknown.
         self._lacks = False
         #: Processes that this round is over, and is done with; those whose descriptors may not be read, or are too many.
         self._members: set[int] = set()
@@ -201,7 +202,7 @@ class Search:
         self._lacks = bool(wanted)
         self._goes_on = self._lacks and searched < len(due)
         if wanted and self._late and not self._goes_on and not self._again:  # once: sockets may come all the time
-            self._members |= {*nlargest(YOUNG, others - self._members, key=lambda pid: (pid <= last, pid))}
+            self._members.update(_youngest(others - self._members, last))
             self._look_again(self._found, last)
             self._goes_on = self._again = True
         known = [pid for pid in self._before if pid in owners] if self._goes_on else ()
@@ -255,8 +256,7 @@ class Search:
 
     def _look_again(self, owners: Collection[int], last: int) -> None:
         """At these and at the newest, though they have been looked at."""
-        youngest = nlargest(YOUNG, self._done, key=lambda pid: (pid <= last, pid))
-        self._done.difference_update(owners, youngest)
+        self._done.difference_update(owners, _youngest(self._done, last))
 
     def _note(self, pid: int, sockets: int) -> None:
         """It holds so many of the sockets that are wanted: beside those that it was found with in this round, which no longer are."""
@@ -345,6 +345,11 @@ def _last_id(root: Path) -> int:
         return int(read_text(root / "proc/loadavg").split()[-1])
     except (OSError, ValueError, IndexError):
         return sys.maxsize
+
+
+def _youngest(pids: Collection[int], last: int) -> list[int]:
+    """The newest of these; ``last`` is the id that was given last."""
+    return nlargest(YOUNG, pids, key=lambda pid: (pid <= last, pid))
 
 
 def _others(root: Path, child: int | None) -> set[int]:

@@ -96,23 +96,14 @@ def _slow(sent: float, apart: float, replies: float) -> bool:
     return sent >= ENOUGH and apart >= APART * sent and replies <= SMALL * sent
 
 
-def _acknowledged_apart(now: Socket, before: Seen | None, slow: bool) -> bool:
-    """Whether what followed the reply was the server's acknowledgement of the next request.
+def _delayed(info: TcpInfo) -> bool:
+    """Whether the last thing that came did so as long after the last data as an acknowledgement is delayed.
 
-    It may have been a part of the reply once more: of one that the client's kernel has not acknowledged within two ticks, because the client did not
-    take it, Linux sends the end again (tail loss probe, RFC 8985).  That is a segment with data, which moves the time of the last acknowledgement alone.
-    Measured at a limit of 5 %: 8 ms after the reply, on connections that then rested for seconds.  An acknowledgement has no data, and is
-    delayed, but to who asked for something slow before.
+    Sooner it may be the end of the reply once more: where the client's kernel has not acknowledged it within two ticks, because the client did not
+    take it, Linux sends it again (tail loss probe, RFC 8985).  That is a segment with data, which moves the time of the last acknowledgement alone.
+    Measured at a limit of 5 %: 8 ms after the reply, on connections that then rested for seconds.
     """
-    info = now.info
-    delayed = (info.last_data_recv_seconds or 0.0) - (info.last_ack_recv_seconds or 0.0) >= DELAYED_SECONDS
-    if before is None:
-        return delayed
-    then = before.socket.info
-    if (info.data_segs_in, info.data_segs_out) == (then.data_segs_in, then.data_segs_out):
-        return before.group == "waiting"  # it is what it was
-    apart = (info.segs_in or 0) - (then.segs_in or 0) > (info.data_segs_in or 0) - (then.data_segs_in or 0)
-    return apart and (slow or delayed)
+    return (info.last_data_recv_seconds or 0.0) - (info.last_ack_recv_seconds or 0.0) >= DELAYED_SECONDS
 
 
 def settle(now: Socket, before: Seen | None, at: float) -> Seen:
@@ -121,25 +112,28 @@ def settle(now: Socket, before: Seen | None, at: float) -> Seen:
     Request and reply in one tick: either a quick query was asked and answered, or a reply came and the next
     request followed at once.  Where replies are slow, requests are acknowledged apart from them, and it is the
     latter (measured on loopback: 0.97 acknowledgements per request of 100 ms back to back, 0.03 per quick one).
-    And who waited and has had no data since still waits.
+    And who waited and has had no data since still waits.  What looks like a request's acknowledgement after a reply must be one: a segment without
+    data that came since, and delayed, but by a server whose replies are slow.
     """
     info, group = now.info, classify(now)
     then = before.socket.info if before is not None else TcpInfo()
     sent: float = (info.data_segs_out or 0) - (then.data_segs_out or 0)
     apart: float = (info.segs_in or 0) - (info.data_segs_in or 0) - ((then.segs_in or 0) - (then.data_segs_in or 0))
+    gained = apart
     replies: float = (info.data_segs_in or 0) - (then.data_segs_in or 0)
     if before is None:  # how it was opened, with a password to be checked, says nothing of its queries
         sent = apart = replies = 0.0
     else:
         fade = FADING if sent else 1.0
         sent, apart, replies = fade * before.sent + sent, fade * before.apart + apart, fade * before.replies + replies
-    tie = info.last_data_sent_seconds == info.last_data_recv_seconds
+    same = before is not None and (info.data_segs_in, info.data_segs_out) == (then.data_segs_in, then.data_segs_out)
+    waited = same and before is not None and before.group == "waiting"
+    tie, slow = info.last_data_sent_seconds == info.last_data_recv_seconds, _slow(sent, apart, replies)
     if group == "waiting" and tie and info.data_segs_in and not info.unacked:
-        group = "waiting" if _acknowledged_apart(now, before, _slow(sent, apart, replies)) else "idle"
+        acknowledged = not same and (before is None or gained > 0) and (slow or _delayed(info))
+        group = "waiting" if waited or acknowledged else "idle"
     elif group == "idle" and info.data_segs_in is not None and not now.rqueue:
-        still = before is not None and before.group == "waiting"
-        still = still and (info.data_segs_in, info.data_segs_out) == (then.data_segs_in, then.data_segs_out)
-        group = "waiting" if still or (tie and _slow(sent, apart, replies)) else "idle"
+        group = "waiting" if waited or (tie and slow) else "idle"
     exchange = follow(at, now, group, before.exchange if before else Exchange(), before.socket if before else None)
     long = exchange.is_long(group, acknowledged=not info.unacked)
     return Seen(now, group, sent, apart, replies, exchange, long)

@@ -45,6 +45,7 @@ def _judge(history: History) -> Judgement:
 
 def _endpoint(history: History, remote: str, seen: connections.Connections) -> Judgement:
     least = max(LONG.value, NEAR.value * (seen.min_rtt_seconds or 0.0))
+    # Half: of the few waits that one reading samples the mean age can be as little.
     share, length = connections.slow_waits(history, SPAN, remote, least / 2)
     if share or seen.waiting_long:
         seen = replace(seen, waiting=share + seen.waiting_long, wait_seconds=length)
