@@ -57,7 +57,7 @@ def releases(history: History, seconds: float = SPAN) -> Releases:
     """Whether the gaps of the last ``seconds`` end on the clock of a limit, one that is known or that shows by itself."""
     periods = _periods(history)
     readings = history.window(SuspensionReading, seconds)
-    ends, bursts = _ends(readings)
+    ends, bursts = _latest_ends(history, seconds)
     found = find(ends, periods, bursts)
     if ends and found.undecided and (known := _known(history, periods)):
         found = replace(found, comb=known.again(ends, bursts))
@@ -65,6 +65,12 @@ def releases(history: History, seconds: float = SPAN) -> Releases:
         return replace(found, on_no_comb=found.on_no_comb and met_no_limit(bursts, periods))
     size = limit_cores(found.comb, [w for r in readings for w in digest(r).spins])
     return replace(found, comb=replace(found.comb, cores=size))
+
+
+@once
+def _latest_ends(history: History, seconds: float) -> tuple[list[End], list[End]]:
+    """All ends of the gaps of the last ``seconds`` in order, and of these the ones that stopped a burst."""
+    return _ends(history.window(SuspensionReading, seconds))
 
 
 def _ends(readings: Sequence[SuspensionReading]) -> tuple[list[End], list[End]]:
@@ -109,7 +115,7 @@ _then = remembered(128)(_shown_until)  # what a minute of the past shows does no
 @once
 def stopped_off_the_clock(history: History) -> bool:
     """Whether bursts were stopped often enough to say that no limit of a usual period stopped them: at any phase of it."""
-    _, bursts = _ends(history.window(SuspensionReading, SPAN))
+    _, bursts = _latest_ends(history, SPAN)
     return len(bursts) >= LEAST_ENDS and met_no_limit(bursts, _periods(history))
 
 
@@ -142,7 +148,7 @@ def uncounted_limit(history: History) -> Comb | None:
     clean = [w for w in passed if w.start > found.last]
     if len(clean) >= _clean_spins(passed, made, found) or history.clock() - found.last > GONE_SECONDS:
         return None
-    ends, bursts = _ends(history.window(SuspensionReading, SPAN))
+    ends, bursts = _latest_ends(history, SPAN)
     if found.gone(ends, bursts) or _is_seldom(found, found.counted(ends, bursts), history.clock() - SELDOM_SECONDS):
         return None
     return found
@@ -167,6 +173,7 @@ def _clean_spins(passed: Sequence[Window], made: Sequence[Window], limit: Comb) 
     return max(CLEAN_SPINS, ceil(log(BY_CHANCE) / log(through / (through + stopped))))
 
 
+@once
 def held_beside_bursts(history: History, limit: Comb) -> float:
     """Share of time for which work that is ready is held by this limit, as bursts met it; 0 where they alone may have used it up.
 

@@ -18,8 +18,8 @@ because a comb of 100 ms lies on those of 50, 20 and 10 ms as well.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from agent.views.comb_clock import (
@@ -93,6 +93,8 @@ def find(ends: Sequence[End], periods: Sequence[float] = PERIODS, bursts: Sequen
     large = sum(end.length >= STOP_GAP_SECONDS for end in ends)
     trials = [trial for period in periods for trial in _trials(ends, bursts, period, SETS * len(periods))]
     for limits in (1, 2):
+        if limits == 2:  # costs as much as all before it, and one limit mostly explains them
+            trials = [trial.with_second() for trial in trials]
         fits = [t for t in trials if t.fits(limits)]
         most = max((t.share(limits) for t in fits), default=0.0)
         # What ends at one phase of 100 ms does so of 50, 20 and 10 ms as well.
@@ -104,10 +106,10 @@ def find(ends: Sequence[End], periods: Sequence[float] = PERIODS, bursts: Sequen
 
 
 class _Trial(NamedTuple):
-    """One period tried on ``number`` ends of gaps of ``least`` seconds: those at the best phase, and of the rest those at the next best; each with its last."""
+    """One period tried on the ends of gaps of ``least`` seconds: those at the best phase, and of the rest those at the next best."""
 
     period: float
-    number: int
+    times: Sequence[float]
     tried: int
     phase: float
     hits: int
@@ -115,12 +117,23 @@ class _Trial(NamedTuple):
     least: float
     of_all: bool
     of_wakes: bool
-    #: Only of a comb that is no chance.
-    last: float = 0.0
+    #: Of :meth:`with_second`.
     second: float = 0.0
     more: int = 0
-    second_last: float = 0.0
     rest: int = 0
+
+    @property
+    def number(self) -> int:
+        """How many ends it was tried on."""
+        return len(self.times)
+
+    def with_second(self) -> _Trial:
+        """With the next best phase of the rest, where the best is no chance."""
+        if self.by_chance > MOST_CHANCE:
+            return self
+        rest = [at for at in self.times if distance(at, self.phase, self.period) > 2 * CELL_SECONDS]
+        second, more = _best_phase(rest, self.period) if rest else (0.0, 0)
+        return self._replace(second=second, more=more, rest=len(rest))
 
     def share(self, limits: int) -> float:
         """Of the ends, those on the comb of one limit or of two."""
@@ -146,11 +159,12 @@ class _Trial(NamedTuple):
         first, second = self.phase, self.second if limits == 2 else None
         if second is not None and a_tick_later(first, second, self.period):
             first, second = second, first
-        last = max(self.last, self.second_last) if limits == 2 else self.last
-        return Comb(
-            self.period, first, hits, self.number, self.chance(limits), last, None, second, self.least,
+        comb = Comb(
+            self.period, first, hits, self.number, self.chance(limits), 0.0, None, second, self.least,
             of_bursts=not (self.of_all or self.of_wakes), of_wakes=self.of_wakes,
         )  # fmt: skip
+        # Others go on making gaps when the limit is gone.
+        return replace(comb, last=max(at for at in self.times if comb.holds(at)))
 
 
 #: What a period is tried on.
@@ -170,20 +184,7 @@ def _trials(ends: Sequence[End], bursts: Sequence[End], period: float, tried: in
         times = [end.at for end in taken]
         phase, hits = _best_phase(times, period)
         by_chance = _by_chance(hits, len(taken), period) * tried
-        trial = _Trial(period, len(taken), tried, phase, hits, by_chance, length, these is ends, these is wakes)
-        if trial.by_chance > MOST_CHANCE:
-            yield trial
-            continue
-        rest = [at for at in times if distance(at, phase, period) > 2 * CELL_SECONDS]
-        second, more = _best_phase(rest, period) if rest else (0.0, 0)
-        yield trial._replace(
-            last=_last_at(times, phase, period), second=second, more=more, second_last=_last_at(rest, second, period), rest=len(rest),
-        )  # fmt: skip
-
-
-def _last_at(times: Sequence[float], phase: float, period: float) -> float:
-    """The last of these instants at this phase; others go on making gaps when the limit is gone."""
-    return max((at for at in times if distance(at, phase, period) <= 2 * CELL_SECONDS), default=0.0)
+        yield _Trial(period, times, tried, phase, hits, by_chance, length, these is ends, these is wakes)
 
 
 def at_one_phase(ends: Sequence[float], period: float) -> bool:
@@ -199,15 +200,17 @@ def _by_chance(hits: int, number: int, period: float) -> float:
 
 def _best_phase(times: Sequence[float], period: float) -> tuple[float, int]:
     """The phase with the most ends within ``CELL_SECONDS`` on either side, and how many."""
-    phases = sorted(at % period for at in times)
-    round_the_end = [*phases, *(phase + period for phase in phases)]
-    best, most = 0.0, 0
+    phases = sorted([at % period for at in times])
+    number = len(phases)
+    round_the_end = phases + [phase + period for phase in phases]
+    best, most, after = 0, 0, 0
     for index, phase in enumerate(phases):
-        after = bisect_right(round_the_end, phase + 2 * CELL_SECONDS)
+        until = phase + 2 * CELL_SECONDS
+        while after < 2 * number and round_the_end[after] <= until:
+            after += 1
         if after - index > most:
-            most = after - index
-            best = median(round_the_end[index:after]) % period
-    return best, min(most, len(times))
+            best, most = index, after - index
+    return median(round_the_end[best : best + most]) % period if most else 0.0, min(most, number)
 
 
 def met_no_limit(bursts: Sequence[End], periods: Sequence[float]) -> bool:
