@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -86,8 +85,6 @@ class Lab:
                     self._keep(record, f"{done}/{len(jobs)}")
         finally:
             self.stop.set()
-            for impatient in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(impatient, signal.SIG_IGN)  # a second Ctrl-C would leave a half of it behind
             pool.shutdown(wait=False, cancel_futures=True)
             cleanup.close_all()
             pool.shutdown()
@@ -196,7 +193,7 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> int:
     """Exit status 1 when an answer was wrong on a machine that had its CPUs."""
-    cleanup.leave_on_sigterm()
+    cleanup.leave_once()
     options = _arguments()
     chosen = Selection(options.which, tuple(options.only)).of(load())
     if options.list:

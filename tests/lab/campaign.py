@@ -44,7 +44,7 @@ def run(
 
     ``measure`` appends to the records, and to lab-results/NAME.jsonl, as it goes.  Exit status 1 where it cannot be measured.
     """
-    cleanup.leave_on_sigterm()
+    cleanup.leave_once()
     cells = [cell for cell in all_cells if not options.only or any(text in cell.id for text in options.only)]
     if options.list:
         print("\n".join(cell.id for cell in cells))

@@ -32,6 +32,20 @@ def _leave(signum: int, _frame: FrameType | None) -> None:
     sys.exit(128 + signum)
 
 
+def leave_once() -> None:
+    """Leave at the first SIGINT or SIGTERM, and ignore those after it: one that comes while things are closed would leave half of them open."""
+
+    def leave(signum: int, _frame: FrameType | None) -> None:
+        for impatient in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(impatient, signal.SIG_IGN)
+        if signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        sys.exit(128 + signum)
+
+    signal.signal(signal.SIGINT, leave)
+    signal.signal(signal.SIGTERM, leave)
+
+
 def leave_on_sigterm() -> None:
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _leave)

@@ -151,7 +151,7 @@ def main() -> None:
     if not options.apart:  # in a network of its own: that of other runs has servers and clients of theirs
         words = [sys.executable, "-m", "tests.lab.quiet", APART, "--times", str(options.times)]
         os.execvp(OWN_NETWORK[0], [*OWN_NETWORK, *words])
-    cleanup.leave_on_sigterm()
+    cleanup.leave_once()
     print(table(measure(options.times)), flush=True)
 
 
