@@ -378,9 +378,13 @@ class Spinner:
 
 
 class Plan:
-    """Decides when to spin and how long: rarely, within a budget, and further only on suspicion."""
+    """Decides when to spin and how long: rarely, within a budget, and further only on suspicion.
 
-    def __init__(self, config: Config, now: float) -> None:
+    ``turn`` is where :meth:`jitter` begins: another one in each agent.  From the same one agents that were started together spin together
+    for good, and each takes the others for neighbours.
+    """
+
+    def __init__(self, config: Config, now: float, turn: int = 0) -> None:
         self.config = config
         self.began = now
         self.tokens = MOST_TOKENS if config.climb else START_TOKENS
@@ -389,20 +393,17 @@ class Plan:
         self.skipped = 0
         self.level = 0  # the level that found a gap last: kept until that level comes back clean
         self.outcome: list[bool | None] = [None] * len(config.levels)
+        self.turn = turn
         # Two short spins in the first seconds, so that even a healthy answer rests on more than one.
-        self.due = [
-            now + FIRST_SPIN_SECONDS if every and not i else now + every if every else 0.0
-            for i, every in enumerate(config.every)
-        ]
+        first = now + FIRST_SPIN_SECONDS * (1 + 0.5 * self.jitter())
+        self.due = [first if every and not i else now + every if every else 0.0 for i, every in enumerate(config.every)]
         wanted = any(config.every) or config.climb
         #: A spin out of turn: when, which level, what it leaves of the budget, and whether crowded CPUs ask for it.
-        self.extra: tuple[float, int, float, bool] | None = (
-            (now + FIRST_SPIN_SECONDS + 1.5, 0, 0.0, False) if wanted else None
-        )
+        again = first + FIRST_SPIN_SECONDS * (1 + self.jitter())
+        self.extra: tuple[float, int, float, bool] | None = (again, 0, 0.0, False) if wanted else None
         self.climbing = config.climb
         self.cooled, self.vain = now, 1
         self.last_spin = now
-        self.turn = 0
         self.confirmed = now
         self.tries = 0
         self.contended, self.more = False, 0
@@ -588,7 +589,7 @@ class Child:
         self.step, self.times = 1, 1
         self.late_at = self.untold_at = now
         self.target = self.set_next_target()
-        self.plan = Plan(config, now)
+        self.plan = Plan(config, now, int.from_bytes(os.urandom(2)))
         self.window = Window(BEAT, now)
         self.raw = self.flushed = self.counters.raw()
         self.flushed_at = now
