@@ -17,6 +17,8 @@ CPU-seconds an hour at the defaults.  A search in vain stops at about 10 ms.  ps
 takes 1.5 times as long and does not have the threads' states.
 
 Over 150 lines: half of it is the reading, and whose processes they are cannot be separated from watching them.
+
+Over 300 lines: whose threads they are, and what these do, are one reading, and a search is due when the threads' readings fail.
 """
 
 from __future__ import annotations
