@@ -16,9 +16,7 @@ Cost: 0.5 ms for a process with 20 threads, and 0.4 ms more for a search that fi
 CPU-seconds an hour at the defaults.  A search in vain stops at about 10 ms.  psutil, with schedstat read beside it,
 takes 1.5 times as long and does not have the threads' states.
 
-Over 150 lines: half of it is the reading, and whose processes they are cannot be separated from watching them.
-
-Over 300 lines: whose threads they are, and what these do, are one reading, and a search is due when the threads' readings fail.
+Over 300 lines: half of it is the reading, and whose processes they are cannot be separated from watching them.
 """
 
 from __future__ import annotations
