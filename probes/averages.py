@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def fmean(values: Iterable[float]) -> float:
@@ -21,3 +21,10 @@ def median(values: Iterable[float]) -> float:
         raise ValueError("the median of nothing")
     half = len(ranked) // 2
     return ranked[half] if len(ranked) % 2 else (ranked[half - 1] + ranked[half]) / 2
+
+
+def weighted_mean(values: Sequence[float], weights: Sequence[float] | None = None) -> float:
+    """Their mean by as many ``weights``, all alike where ``None``; 0.0 where these sum to nothing.  Raises ValueError where they are not as many."""
+    weights = [1.0] * len(values) if weights is None else weights
+    total = sum(weights)
+    return sum(v * w for v, w in zip(values, weights, strict=True)) / total if total else 0.0

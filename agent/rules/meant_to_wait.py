@@ -11,7 +11,7 @@ from __future__ import annotations
 from agent.history import History
 from agent.rules.rule import Absent, Threshold, Unknown
 from agent.rules.words import duration
-from agent.views import connections
+from agent.views import connections, server_sessions
 from probes.reading import Code
 from probes.sockets.services import Service
 
@@ -65,8 +65,8 @@ def instead(history: History, remote: str, seen: connections.Connections, few: f
         else f"{seen.waiting_long * seen.count:.1f} connections have waited for over 10 s"
     )
     told = f"{what} for {name}, as a replication, a leader election's standby or a long job does"
-    sessions = connections.sessions(history, SPAN, remote)
-    if sessions is None or connections.hidden(history, remote):
+    sessions = server_sessions.sessions(history, SPAN, remote)
+    if sessions is None or server_sessions.hidden(history, remote):
         return Unknown(f"{told}: the wire does not say which", REMEDY, Code.CANNOT_COUNT)
     these = short >= few or sessions.executing_seconds >= LASTING.value
     if sessions.waiting_for_locks + (sessions.executing if these else 0.0) >= AT_WORK.value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agent.history import History
 from agent.report import Breakdown
-from agent.views import backlog, connections, memory
+from agent.views import backlog, connections, memory, server_sessions
 from agent.views.cpu import CpuBreakdown
 from agent.views.round_trips import round_trips
 from agent.views.stalled import Stalled
@@ -47,7 +47,7 @@ def _round_trips(history: History, seconds: float, target: str) -> dict[str, dic
 
 
 def _sessions(history: History, seconds: float, target: str) -> dict[str, float]:
-    seen = connections.sessions(history, seconds, target)
+    seen = server_sessions.sessions(history, seconds, target)
     if seen is None:
         return {}
     numbers = {"idle": seen.idle, "idle in transaction": seen.idle_in_transaction, **seen.active}

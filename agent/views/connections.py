@@ -1,13 +1,10 @@
-"""Where the time of the app's database connections goes: who waits for whom, seen from both ends.
+"""Where the time of the app's database connections goes: who waits for whom, seen from this end.
 
-From this end (:func:`connections`): the share of samples in which a reply lay *unread*, the connection was
-*waiting* for the other side, or *idle*; they sum to 1.  From the other (:func:`sessions`): what the server's
-sessions of this database do on average at any moment.
+The share of samples in which a reply lay *unread*, the connection was *waiting* for the other side, or *idle*; they
+sum to 1.  What the server's own sessions do, the other end: :mod:`agent.views.server_sessions`.
 
 A sample at a random moment meets a wait half over on average, and long waits more often than short ones: twice the
 mean age is the length of the waits in which the time goes.
-
-Over 300 lines: both ends of the same connections, which rules weigh against each other.
 """
 
 from __future__ import annotations
@@ -16,18 +13,11 @@ from collections.abc import Mapping, Sequence
 
 from agent.history import History, once
 from agent.views.round_trips import STORES, asked
-from probes.averages import median
-from probes.postgres.held import STATES
-from probes.postgres.server import CLIENT_WAITS, HIDDEN, LOCK, NOT_EXECUTING, PostgresServerReading
+from probes.averages import median, weighted_mean
 from probes.record import dataclass
 from probes.redis.reading import RedisReading
 from probes.sockets.connections import ConnectionsReading
 from probes.sockets.services import SERVICES, Service, service_of
-
-#: At most this share of two and more sessions is free at any moment of a pool that is used up: as in :mod:`agent.rules.database.pool_saturated`.
-MOST_FREE = 0.05
-#: From this share of all sessions on the app holds them rather than asks.
-MOSTLY = 0.5
 
 #: Fewer answers than this per message, and some have none; what has more bytes a segment than this may take several, and hide that.
 ANSWERED, SMALL = 0.95, 500.0
@@ -89,46 +79,6 @@ class Connections:
         return self.answered >= ANSWERED and self.reply_bytes <= SMALL
 
 
-@dataclass(frozen=True, slots=True)
-class Sessions:
-    """What the sessions of one database do, on average at any moment (numbers of sessions)."""
-
-    active: Mapping[str, float]
-    idle: float
-    idle_in_transaction: float
-    executing_seconds: float
-    """How long the statements last that the server works on; 0.0 when there were none."""
-    often: float
-    """For how many it worked in the readings but the one of the most: one may fall on a burst, or on a single long statement."""
-    readings: int
-
-    @property
-    def number(self) -> float:
-        """All of them."""
-        return self.idle + self.idle_in_transaction + sum(self.active.values())
-
-    @property
-    def all_held(self) -> bool:
-        """Whether there are two and more of which hardly one is free at any moment, and most are idle in transaction."""
-        held = self.idle_in_transaction >= MOSTLY * self.number
-        return held and self.number >= 2.0 and self.idle <= MOST_FREE * self.number
-
-    @property
-    def executing(self) -> float:
-        """Sessions for which the server works."""
-        return sum(number for wait, number in self.active.items() if wait not in NOT_EXECUTING)
-
-    @property
-    def waiting_for_clients(self) -> float:
-        """Active sessions whose client does not read or send."""
-        return sum(self.active.get(wait, 0.0) for wait in CLIENT_WAITS)
-
-    @property
-    def waiting_for_locks(self) -> float:
-        """Active sessions that wait for another one."""
-        return self.active.get(LOCK, 0.0)
-
-
 @once
 def connections(history: History, seconds: float) -> dict[str, Connections]:
     """By remote endpoint; those alone whose states the kernel told."""
@@ -140,33 +90,33 @@ def connections(history: History, seconds: float) -> dict[str, Connections]:
         weights = [_of(r.connections, remote) for r in seen]
         waits = [_unmeant(r, remote) * w for r, w in zip(seen, weights, strict=True)]
         found[remote] = Connections(
-            unread=_mean([_of(r.unread_ratio, remote) for r in seen], weights),
-            waiting=_mean([_of(r.waiting_ratio, remote) for r in seen], weights),
-            idle=_mean([_of(r.idle_ratio, remote) for r in seen], weights),
-            pipelined=_mean([_of(r.pipelined_ratio, remote) for r in seen], weights),
-            waiting_long=_mean([_of(r.waiting_long_ratio, remote) for r in seen], weights),
-            unread_long=_mean([_of(r.unread_long_ratio, remote) for r in seen], weights),
+            unread=weighted_mean([_of(r.unread_ratio, remote) for r in seen], weights),
+            waiting=weighted_mean([_of(r.waiting_ratio, remote) for r in seen], weights),
+            idle=weighted_mean([_of(r.idle_ratio, remote) for r in seen], weights),
+            pipelined=weighted_mean([_of(r.pipelined_ratio, remote) for r in seen], weights),
+            waiting_long=weighted_mean([_of(r.waiting_long_ratio, remote) for r in seen], weights),
+            unread_long=weighted_mean([_of(r.unread_long_ratio, remote) for r in seen], weights),
             untaken=_of(seen[-1].untaken_ratio, remote),
-            idle_long=_mean([_of(r.idle_long_ratio, remote) for r in seen], weights),
+            idle_long=weighted_mean([_of(r.idle_long_ratio, remote) for r in seen], weights),
             busy_waiters=_of(seen[-1].busy_waiters, remote),
             waiters=_of(seen[-1].waiters, remote),
-            wait_seconds=2 * _mean([_of(r.waiting_seconds, remote) for r in seen], waits),
+            wait_seconds=2 * weighted_mean([_of(r.waiting_seconds, remote) for r in seen], waits),
             min_rtt_seconds=min((x for r in seen if (x := (r.min_rtt_seconds or {}).get(remote)) is not None), default=None),
-            per_second=_mean([_of(r.round_trips_per_second, remote) for r in seen]),
-            busiest_per_second=_mean([_of(r.busiest_round_trips_per_second, remote) for r in seen]),
-            replies_per_second=_mean([_of(r.replies_per_second, remote) for r in seen]),
+            per_second=weighted_mean([_of(r.round_trips_per_second, remote) for r in seen]),
+            busiest_per_second=weighted_mean([_of(r.busiest_round_trips_per_second, remote) for r in seen]),
+            replies_per_second=weighted_mean([_of(r.replies_per_second, remote) for r in seen]),
             answered=_answered(seen, remote),
-            request_bytes=_mean([_of(r.request_bytes, remote) for r in seen]),
-            reply_bytes=_mean([_of(r.reply_bytes, remote) for r in seen], [_of(r.replies_per_second, remote) for r in seen]),
+            request_bytes=weighted_mean([_of(r.request_bytes, remote) for r in seen]),
+            reply_bytes=weighted_mean([_of(r.reply_bytes, remote) for r in seen], [_of(r.replies_per_second, remote) for r in seen]),
             opened_per_second=max(
                 _churn(seen, remote),
                 _of(seen[-1].closed_per_second, remote),
-                _mean([_of(r.fleeting_per_second, remote) for r in readings]),
+                weighted_mean([_of(r.fleeting_per_second, remote) for r in readings]),
             ),
             met_coming_and_going=sum(_of(r.fleeting_per_second, remote) > 0 for r in readings),
-            begun_per_second=_mean(begun),
+            begun_per_second=weighted_mean(begun),
             begun_usually=median(begun) if begun else None,
-            count=_mean(weights),
+            count=weighted_mean(weights),
             readings=len(seen),
             waits=sum(_of(r.waiting_ratio, remote) * r.samples * _of(r.followed or r.connections, remote) for r in seen),
         )  # fmt: skip
@@ -182,7 +132,9 @@ def slow_waits(history: History, seconds: float, remote: str, least: float) -> t
     weights = [_of(r.connections, remote) for r in seen]
     ages = [_of(r.waiting_seconds, remote) for r in seen]
     shares = [_unmeant(r, remote) if 2 * age >= least else 0.0 for r, age in zip(seen, ages, strict=True)]
-    return _mean(shares, weights), 2 * _mean(ages, [share * w for share, w in zip(shares, weights, strict=True)])
+    return weighted_mean(shares, weights), 2 * weighted_mean(
+        ages, [share * w for share, w in zip(shares, weights, strict=True)]
+    )
 
 
 def habit(history: History, remote: str) -> Connections:
@@ -238,7 +190,7 @@ def called(history: History, remote: str) -> str:
 def meant_to_wait(history: History, seconds: float, remote: str) -> float | None:
     """Connections to this endpoint that may wait because they mean to, as the server counts them; ``None``: nobody counts them."""
     seen = [r.blocked_clients for r in history.window(RedisReading, seconds, remote) if r.blocked_clients is not None]
-    return _mean(seen) if seen else None
+    return weighted_mean(seen) if seen else None
 
 
 def most_meant(history: History, seconds: float, remote: str, seen: Connections) -> float:
@@ -255,32 +207,6 @@ def most_meant(history: History, seconds: float, remote: str, seen: Connections)
         return 0.0
     counted = meant_to_wait(history, seconds, remote)
     return waiting if counted is None else min(waiting, counted)
-
-
-@once
-def sessions(history: History, seconds: float, target: str) -> Sessions | None:
-    """``None`` while the states of the sessions of this database have not been seen."""
-    readings = [r for r in history.window(PostgresServerReading, seconds, target) if r.active is not None]
-    if not readings:
-        return None
-    waits = dict.fromkeys(wait for r in readings for wait in (r.active or {}))
-    active = {wait: _mean([_of(r.active, wait) for r in readings]) for wait in waits}
-    executing = [sum(n for w, n in (r.active or {}).items() if w not in NOT_EXECUTING) for r in readings]
-    ages = [r.executing_seconds or 0.0 for r in readings]
-    return Sessions(
-        active,
-        idle=_mean([_of(r.sessions, "idle") for r in readings]),
-        idle_in_transaction=_mean([sum(_of(r.sessions, state) for state in STATES) for r in readings]),
-        executing_seconds=2 * _mean(ages, executing),
-        often=_mean(sorted(executing)[:-1] or [0.0]),
-        readings=len(readings),
-    )
-
-
-def hidden(history: History, target: str) -> bool:
-    """Whether the newest reading shows that some sessions are hidden from this role."""
-    latest = history.latest(PostgresServerReading, target)
-    return latest is not None and HIDDEN in (latest.sessions or {})
 
 
 def _told(history: History, seconds: float) -> list[ConnectionsReading]:
@@ -300,9 +226,3 @@ def _ends(reading: ConnectionsReading) -> dict[str, float]:
 
 def _of(field: Mapping[str, float] | None, key: str) -> float:
     return (field or {}).get(key, 0.0)
-
-
-def _mean(values: Sequence[float], weights: Sequence[float] | None = None) -> float:
-    weights = [1.0] * len(values) if weights is None else weights
-    total = sum(weights)
-    return sum(v * w for v, w in zip(values, weights, strict=True)) / total if total else 0.0

@@ -28,7 +28,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import field
 
 from agent.history import History, once
-from agent.views import backlog, connections, pool
+from agent.views import backlog, connections, pool, server_sessions
 from agent.views.cpu import CAUSES, RUNNING, Throttling, cores_used, cpu_breakdown, spin_view, throttling
 from agent.views.round_trips import starved
 from probes.app.pool import PoolReading
@@ -137,17 +137,17 @@ def _none_free(
 
     One that computes, or whose ready threads are held up, does not.
     """
-    if _pools(history, seconds) or withheld.get(COMPUTES, 0.0) >= connections.MOSTLY:
+    if _pools(history, seconds) or withheld.get(COMPUTES, 0.0) >= server_sessions.MOSTLY:
         return None
     for remote, parts in by_end.items():
-        sessions, count = connections.sessions(history, seconds, remote), sum(parts.values())
+        sessions, count = server_sessions.sessions(history, seconds, remote), sum(parts.values())
         if sessions is not None and sessions.all_held:
             free = sessions.idle  # of all instances: it may be this one's
-        elif ends[remote].untaken >= 1 - connections.MOST_FREE:
+        elif ends[remote].untaken >= 1 - server_sessions.MOST_FREE:
             free = 0.0
         else:
             continue
-        if count >= 2 and parts.get(HELD, 0.0) - free >= max(connections.MOSTLY * count, 2 * ready):
+        if count >= 2 and parts.get(HELD, 0.0) - free >= max(server_sessions.MOSTLY * count, 2 * ready):
             return remote
     return None
 
@@ -222,7 +222,7 @@ def _connections(
     meant = connections.most_meant(history, seconds, remote, seen) - seen.waiting_long * seen.count
     parts[OWN_PACE] += max(0.0, min(waiting, meant))
     waiting -= max(0.0, min(waiting, meant))
-    sessions = connections.sessions(history, seconds, remote)
+    sessions = server_sessions.sessions(history, seconds, remote)
     locked, executing = (sessions.waiting_for_locks, sessions.executing) if sessions else (0.0, 0.0)
     # Long waits may be meant so, unless the server says that it works, or that they wait for a lock.
     known = min(seen.waiting_long * seen.count, max(0.0, locked + executing - waiting))

@@ -32,7 +32,7 @@ from agent.rules.confidence import measured, not_measured
 from agent.rules.cpu import cpu_contended
 from agent.rules.database import client_not_reading, pool_saturated
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
-from agent.views import connections, place
+from agent.views import connections, place, server_sessions
 from agent.views.cpu import cpu_breakdown, spin_view, throttling
 from agent.views.stalled import COMPUTES
 from probes.app.pool import PoolReading
@@ -164,7 +164,7 @@ def _why_it_matters(history: History) -> Judgement:
 
 def _held_transactions(history: History) -> Evidence | None:
     for target in history.targets(PostgresServerReading):
-        seen = connections.sessions(history, SPAN, target)
+        seen = server_sessions.sessions(history, SPAN, target)
         if seen is not None and seen.idle_in_transaction >= HELD.value:
             text = f"{seen.idle_in_transaction:.1f} sessions of {targets.name(target)} are idle in a transaction at any moment"
             return Evidence(text, seen.idle_in_transaction)

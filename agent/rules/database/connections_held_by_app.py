@@ -18,7 +18,7 @@ from agent.rules import targets
 from agent.rules.confidence import not_measured
 from agent.rules.database import pool_saturated
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
-from agent.views import backlog, connections
+from agent.views import backlog, connections, server_sessions
 from agent.views.stalled import HELD, held_of_pool, stalled
 from probes.app.pool import PoolReading
 from probes.postgres.server import PostgresServerReading
@@ -41,7 +41,7 @@ SESSIONS = Threshold(
 )
 FREE = Threshold(
     "where no pool is seen: of two and more sessions free at any moment, at most",
-    connections.MOST_FREE,
+    server_sessions.MOST_FREE,
     "ratio",
     "what is free of a pool of up to 19 connections is none",
 )
@@ -88,9 +88,9 @@ def _judge(history: History) -> Judgement:
 
 
 def _sessions(history: History, target: str, pooled: bool) -> Judgement:
-    seen = connections.sessions(history, SPAN, target)
+    seen = server_sessions.sessions(history, SPAN, target)
     latest = history.latest(PostgresServerReading, target)
-    if seen is None or latest is None or connections.hidden(history, target):
+    if seen is None or latest is None or server_sessions.hidden(history, target):
         return targets.unseen(history, target, "active")
     silent = latest.idle_in_transaction_seconds or 0.0
     text = (

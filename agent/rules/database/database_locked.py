@@ -15,7 +15,7 @@ from agent.report import Advice, Evidence
 from agent.rules import targets
 from agent.rules.confidence import measured, not_measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
-from agent.views import connections
+from agent.views import server_sessions
 from agent.views.stalled import LOCK
 from probes.postgres.locks import ADVISORY, Blocked
 from probes.postgres.server import HOW_LONG, PRIVILEGE, PostgresServerReading
@@ -53,7 +53,7 @@ def _target(history: History, target: str) -> Judgement:
     latest = history.latest(PostgresServerReading, target)
     if latest is None or latest.blocked is None:
         return targets.unseen(history, target, "blocked")
-    seen = connections.sessions(history, RECENT, target)
+    seen = server_sessions.sessions(history, RECENT, target)
     active = sum(number for wait, number in seen.active.items() if wait != ADVISORY) if seen else 0.0
     share = seen.waiting_for_locks / active if seen and active else 0.0
     oldest = latest.blocked_seconds

@@ -13,7 +13,7 @@ from agent.rules import targets
 from agent.rules.confidence import measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.rules.words import duration
-from agent.views import connections
+from agent.views import server_sessions
 from agent.views.cpu import cpu_breakdown
 from agent.views.stalled import SERVER
 from agent.views.standstill import standstills
@@ -87,7 +87,7 @@ def _judge(history: History) -> Judgement:
 
 
 def _target(history: History, target: str) -> Judgement:
-    seen = connections.sessions(history, SPAN, target)
+    seen = server_sessions.sessions(history, SPAN, target)
     if seen is None or seen.readings < LOOKS.value:
         return targets.unseen(history, target, "active")
     clients, locked = seen.waiting_for_clients, seen.waiting_for_locks
@@ -105,7 +105,7 @@ def _target(history: History, target: str) -> Judgement:
         )
         evidence.append(Evidence(said, mean, "seconds"))
     if seen.executing < OFTEN.value or seen.executing_seconds < LONG.value:
-        if connections.hidden(history, target) and not seen.executing:
+        if server_sessions.hidden(history, target) and not seen.executing:
             return Unknown(PRIVILEGE, targets.GRANT, PRIVILEGE.code)
         return Absent(text, tuple(evidence))
     if but := _passing(history, target, seen):
@@ -136,16 +136,16 @@ def _target(history: History, target: str) -> Judgement:
     ))  # fmt: skip
 
 
-def _passing(history: History, target: str, seen: connections.Sessions) -> str:
+def _passing(history: History, target: str, seen: server_sessions.Sessions) -> str:
     """How it may be that this was so for a moment, or is no more; "" where it is so."""
     if seen.often < OFTEN.value:
         return f"without the sample of the most on {seen.often:.1f}"
-    newest = connections.sessions(history, SPAN / 2, target)
+    newest = server_sessions.sessions(history, SPAN / 2, target)
     now = newest.executing if newest is not None else 0.0
     return f"in the last half minute on {now:.1f}" if now < NOW.value else ""
 
 
-def _contradicts(ended: targets.Statements, seen: connections.Sessions) -> bool:
+def _contradicts(ended: targets.Statements, seen: server_sessions.Sessions) -> bool:
     """Whether enough statements are counted to be those of the samples, and took too little time for it."""
     counted = ended.per_second * seen.executing_seconds >= COUNTED.value * seen.executing
     return counted and seen.executing_seconds <= SHORT.value and ended.at_once < ACCOUNTED.value * seen.executing
