@@ -577,9 +577,9 @@ class Plan:
 
 
 class Child:
-    """The loop: heartbeat, now and then a spin, once a second a record."""
+    """The loop: heartbeat, now and then a spin, once a second a record.  Its plan begins at ``turn`` (:class:`Plan`)."""
 
-    def __init__(self, config: Config, out: int) -> None:
+    def __init__(self, config: Config, out: int, turn: int = 0) -> None:
         self.config, self.out = config, out
         self.counters = KernelCounters(config)
         self.spinner = Spinner(self.counters)
@@ -589,7 +589,7 @@ class Child:
         self.step, self.times = 1, 1
         self.late_at = self.untold_at = now
         self.target = self.set_next_target()
-        self.plan = Plan(config, now, int.from_bytes(os.urandom(2)))
+        self.plan = Plan(config, now, turn)
         self.window = Window(BEAT, now)
         self.raw = self.flushed = self.counters.raw()
         self.flushed_at = now
@@ -741,7 +741,7 @@ def main(text: str) -> int:
     """The child's entry: records go to standard output, a pipe.  Returns the exit code."""
     gc.disable()
     os.set_blocking(1, False)
-    return Child(Config(text), 1).run()
+    return Child(Config(text), 1, int.from_bytes(os.urandom(2))).run()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from itertools import pairwise
 
 import pytest
@@ -227,6 +229,13 @@ def test_agents_that_are_started_together_do_not_spin_together() -> None:
     )
     assert sum(map(len, seen)) >= 4 * 10
     assert together <= 0.2 * sum(map(len, seen)), "from one turn all of them are"
+
+
+def test_each_child_begins_at_a_number_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "disable", lambda: None)
+    monkeypatch.setattr(os, "set_blocking", lambda *_: None)
+    monkeypatch.setattr(spinner.Child, "run", lambda child: child.plan.due[0] - child.plan.began)
+    assert len({spinner.main("every=24,0,0,0;root=/nonexistent") for _ in range(8)}) > 1
 
 
 def test_with_every_cadence_at_never_there_is_no_first_spin_either() -> None:
