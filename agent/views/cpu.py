@@ -282,6 +282,17 @@ class SpinView:
         """Share of the spins' wall time in which they ran; ``None`` without spins."""
         return max(0.0, 1.0 - self.causes.total / self.wall) if self.wall else None
 
+    @property
+    def waiting(self) -> float:
+        """Share of a busy thread's time that it waits for a CPU; 0.0 without spins.
+
+        The mean of the spins' own shares, because each stands for a moment: by their summed time those would count most that wait, because they last
+        longer.
+        """
+        parts = [attribute(w).contention / (w.end - w.start) for w in self.spins]
+        felt = sum(attribute(w).contention for w in self.spins)
+        return sum(parts) / len(parts) * self.causes.contention / felt if felt else 0.0
+
     def with_cause(self, part: str, least: float = STOP_GAP_SECONDS) -> tuple[Window, ...]:
         """The spins in which this cause took at least ``least`` seconds."""
         return tuple(w for w in self.spins if getattr(attribute(w), part) >= least)

@@ -20,6 +20,8 @@ from probes.host.cgroup import CgroupReading
 from probes.reading import Code
 
 SPAN = 60.0
+#: In which the latest probes are: one each 24 s, or less, while they wait (:mod:`probes.cpu.registration`).
+LOOK_BACK = 150.0
 SHARE = Threshold(
     "time for which ready work waits for a CPU, at least",
     0.25,
@@ -27,13 +29,11 @@ SHARE = Threshold(
     "a busy thread loses a quarter of its speed; three on two CPUs lose a third",
 )
 RECENT = Threshold(
-    "busy-loop probes that are judged",
+    "latest busy-loop probes, each of which waited",
     5,
     "",
-    "a probe that waited is repeated some seconds later: a single one may be chance",
-)
-LEAST = Threshold(
-    "busy-loop probes of these that waited for a CPU, at least", 3, "", "most of them, not one with a long wait"
+    "beside busy threads each waits (27 of 27 measured), beside neighbours that take a tenth of a busy thread's time each third one: "
+    "by three of five 18 of 24 agents said so in 90 s, by all five none",
 )
 SPREAD = Threshold(
     "time from the first to the last probe that waited, at least",
@@ -93,21 +93,21 @@ GUEST = measured(
 def _judge(history: History) -> Judgement:
     if (no := place.cannot_count(history, "run_delay")) is not None:
         return Unknown(*no)
-    view = spin_view(history, SPAN, int(RECENT.value))
+    minute, latest = spin_view(history, SPAN), spin_view(history, LOOK_BACK, int(RECENT.value))
     cpu = cpu_breakdown(history, SPAN)
     beat = cpu.shares["suspended_contention"] if cpu and cpu.seconds >= STARTED.value else 0.0
-    spun = view.causes.contention / view.wall if view.wall else 0.0
-    waited = view.with_cause("contention", WAITED.value)
-    spread = waited[-1].start - waited[0].start if waited else 0.0
-    if spun >= SHARE.value > beat and len(view.spins) < RECENT.value and spread < SPREAD.value:
+    waited = latest.with_cause("contention", WAITED.value)
+    each = len(waited) >= RECENT.value and waited[-1].start - waited[0].start >= SPREAD.value
+    spun = latest.waiting if each else min(latest.waiting, minute.waiting)
+    if spun >= SHARE.value > beat and not each:
         return Unknown(
-            f"{len(waited)} of {len(view.spins)} busy-loop probes waited for a CPU: too few to judge by",
+            f"{len(waited)} of the latest {len(latest.spins)} busy-loop probes waited for a CPU: too few to judge by",
             "wait half a minute",
             Code.NOT_YET,
         )
-    share = max(beat, spun if len(waited) >= LEAST.value else 0.0)
+    share = max(beat, spun)
     used, platform = cores_used(history, SPAN), place.where(history)
-    if not view.spins and beat < SHARE.value:
+    if not minute.spins and beat < SHARE.value:
         return _without_spins(history, used)
     ours = _with_the_app(history, used)
     use = ours / platform.cpus if ours is not None and platform is not None and platform.cpus else None
@@ -200,7 +200,7 @@ RULE = Rule(
     meaning="Threads that are ready wait in the run queue because all CPUs run something else; no limit is at work.",
     disproof="run delay in /proc/PID/schedstat grows by less than a quarter of a busy thread's wall time",
     needs=(SuspensionReading,),
-    thresholds=(SHARE, RECENT, LEAST, SPREAD, STARTED, WHOLE, SELF, APP, WAITED, HOST, IDLE, OTHERS),
+    thresholds=(SHARE, RECENT, SPREAD, STARTED, WHOLE, SELF, APP, WAITED, HOST, IDLE, OTHERS),
     confidences=(PLAIN, GUEST),
     span_seconds=SPAN,
     judge=_judge,

@@ -432,7 +432,7 @@ def test_a_fifth_of_the_cpu_taken_away_is_not_nothing() -> None:
         (lambda: Scene().run(60, gap=0.095, cause="quota", limit=0.05), "cpu_quota_throttled"),
         (lambda: Scene().run(120, gap=0.08, cause="hypervisor"), "cpu_stolen"),
         (lambda: Scene().run(60).freeze(3.0), "instance_frozen"),
-        (lambda: Scene().run(60, spins=Burst((0.004,) * 3), cause="contention"), "cpu_contended"),
+        (lambda: Scene().run(60, spins=Burst((0.004,) * 3, every=10.0), cause="contention"), "cpu_contended"),
     ],
 )
 def test_the_verdict_names_the_culprit_alone_and_clears_nobody_in_the_same_breath(

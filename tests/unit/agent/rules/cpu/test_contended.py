@@ -13,7 +13,7 @@ from tests.unit.builders import ALL_COUNT, Burst, Scene, beats, cgroup, platform
 
 
 def crowded(usage: float = 0.004) -> Scene:
-    return Scene().run(60, spins=Burst((0.004,) * 3), cause="contention", usage=usage)
+    return Scene().run(60, spins=Burst((0.004,) * 3, every=10.0), cause="contention", usage=usage)
 
 
 def advice(scene: Scene) -> str:

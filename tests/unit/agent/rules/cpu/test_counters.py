@@ -98,21 +98,42 @@ def test_one_spin_may_be_chance(rule: str, cause: Cause, answers: dict[int, type
     ("waits", "verdict"),
     [
         ([0.012], Unknown),  # a throw of the dice
-        ([0.012, 0.012], Unknown),
-        ([0.012] * 3, Present),
+        ([0.012] * 3, Unknown),
+        ([0.012] * 5, Present),
+        ([0.0] * 7 + [0.012] * 5, Present),  # it has begun
+        ([0.012] * 4 + [0.0] * 4, Absent),  # it is over
+        ([0.012] * 7 + [0.0], Unknown),  # may be: one met a free CPU
+        ([0.012, 0.0, 0.012, 0.0, 0.012], Unknown),
+        ([0.0] * 4 + [0.012, 0.0, 0.012, 0.0, 0.012], Absent),  # over the minute it is too little
         ([0.0] * 4 + [0.09], Absent),  # one long wait is not contention, however long
-        ([0.02, 0.0, 0.02, 0.0, 0.0], Absent),
-        ([0.012, 0.0, 0.012, 0.0, 0.012], Present),
-        ([0.012] * 4 + [0.0] * 4, Absent),  # it is over: the last five count
+        (
+            [0.09, 0.0, 0.09, 0.0, 0.0, 0.0, 0.0, 0.0],
+            Absent,
+        ),  # by summed time, in which those count most that wait, it would be half
+        ([0.0035] * 5, Absent),  # each waits a little
     ],
     ids=str,
 )
-def test_contention_is_what_most_of_the_last_spins_met(waits: list[float], verdict: type) -> None:
+def test_contention_is_what_each_of_the_latest_spins_met(waits: list[float], verdict: type) -> None:
     scene = Scene()
     for wait in waits:
         windows = [beat(scene.clock()), spin(scene.clock() + 2.0, gaps=[wait] if wait else [], cause="contention")]
         scene.slot(windows)
     assert isinstance(BY_ID["cpu_contended"].judge(scene.history), verdict)
+
+
+@pytest.mark.parametrize(("every", "verdict"), [(24.0, Present), (60.0, Unknown)], ids=["as planned", "skipped"])
+def test_while_it_lasts_it_stays_though_a_minute_has_two_spins(every: float, verdict: type) -> None:
+    scene = Scene().run(300, spins=Burst((0.012,), every=every), cause="contention")
+    assert isinstance(BY_ID["cpu_contended"].judge(scene.history), verdict)
+
+
+def test_five_spins_within_the_start_of_another_process_say_nothing() -> None:
+    scene = Scene().run(20, spins=None)
+    for _ in range(2):
+        start = scene.clock()
+        scene.slot([spin(start + at, gaps=[0.012], cause="contention") for at in (0.5, 1.5, 3.0)])
+    assert isinstance(BY_ID["cpu_contended"].judge(scene.history), Unknown)
 
 
 @pytest.mark.parametrize(("used", "verdict"), [(0.2, Absent), (0.1, Unknown)], ids=["all of it", "half of it"])

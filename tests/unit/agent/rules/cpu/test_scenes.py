@@ -55,7 +55,7 @@ SCENES: dict[str, tuple[Callable[[], Scene], str]] = {
         lambda: Scene().run(60, spins=Burst((0.095,), burn=0.005), cause="quota", limit=0.05), "AAAPAAAAA",
     ),
     "quota that nobody met": (lambda: Scene().run(60, limit=0.5), "AAAAAAAAA"),
-    "contention": (lambda: Scene().run(60, spins=Burst((0.004,) * 3), cause="contention"), "AAAAAAAPA"),
+    "contention": (lambda: Scene().run(60, spins=Burst((0.004,) * 3, every=10.0), cause="contention"), "AAAAAAAPA"),
     "contention with long gaps": (
         lambda: Scene().run(60, gap=0.05, spins=Burst((0.041,), burn=0.04), cause="contention"), "AAAAAAAPA",
     ),
