@@ -11,6 +11,7 @@ and about guests without a steal clock were measured with both.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -24,6 +25,8 @@ from probes.record import dataclass
 Sandbox = Literal["gvisor", "none"]
 
 _STEAL_COLUMN = 8
+#: Long enough to be taken off the CPU.
+_SLICE_SECONDS = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +94,28 @@ def _trust_cpu_time(virtualised: bool | None, steal: Trust, places: Places | Non
 
 
 def _trust_run_delay(root: Path) -> Trust:
+    """On a quiet machine nothing has waited yet: that it counts is seen by a time slice that we give up and get.
+
+    Both are counted in one step (kernel/sched/stats.h, sched_info_arrive), and stay 0 where neither is (fs/proc/base.c, proc_pid_schedstat).
+    """
     try:
-        fields = read_text(root / "proc/self/schedstat").split()
-        if len(fields) != 3:
-            raise ValueError(f"/proc/self/schedstat is malformed: {' '.join(fields)!r:.60}")
-        delay = whole(fields[1], "/proc/self/schedstat")
+        delay, slices = _schedstat(root)
+        if not delay:
+            time.sleep(_SLICE_SECONDS)
+            delay, later = _schedstat(root)
+            if not delay and later == slices:
+                return Trust(None, "/proc/self/schedstat is there but has not counted a time slice that we had")
     except (OSError, ValueError) as error:
         return Trust(False, why(error), "a kernel built with CONFIG_SCHED_INFO (CONFIG_SCHEDSTATS)")
-    if delay:
-        return Trust(True, f"/proc/self/schedstat has counted {delay / 1e6:.3g} ms of waiting for a CPU already")
-    return Trust(None, "/proc/self/schedstat is there but has not counted any waiting yet")
+    return Trust(True, f"/proc/self/schedstat counts, {delay / 1e6:.3g} ms of waiting for a CPU until now")
+
+
+def _schedstat(root: Path) -> tuple[int, int]:
+    """Nanoseconds for which this process's first thread waited for a CPU, and its time slices."""
+    fields = read_text(root / "proc/self/schedstat").split()
+    if len(fields) != 3:
+        raise ValueError(f"/proc/self/schedstat is malformed: {' '.join(fields)!r:.60}")
+    return whole(fields[1], "/proc/self/schedstat"), whole(fields[2], "/proc/self/schedstat")
 
 
 def _trust_throttled(places: Places | None, nowhere: Unseen) -> Trust:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -237,6 +238,18 @@ def test_without_any_cgroup_every_cgroup_counter_says_why(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("text", "counts"), [("1 0 1\n", None), ("1 2\n", False), ("a b c\n", False)])
 def test_run_delay_wants_a_live_proof(tmp_path: Path, text: str, counts: bool | None) -> None:
     FakeKernel(tmp_path).write("/proc/self/schedstat", text)
+    assert look(tmp_path).counters["run_delay"].counts is counts
+
+
+@pytest.mark.parametrize(
+    ("later", "counts"), [("9 0 2\n", True), ("9 5 1\n", True), ("9 0 1\n", None), ("0 0 0\n", None)]
+)
+def test_where_nothing_has_waited_yet_a_time_slice_is_the_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: str, counts: bool | None
+) -> None:
+    fake = FakeKernel(tmp_path)
+    fake.write("/proc/self/schedstat", "0 0 0\n" if later.startswith("0") else "1 0 1\n")
+    monkeypatch.setattr(time, "sleep", lambda _: fake.write("/proc/self/schedstat", later))
     assert look(tmp_path).counters["run_delay"].counts is counts
 
 
