@@ -92,9 +92,10 @@ ODD_SECONDS = 10.0
 #: A spin that waited in the run queue for this share of its time (:class:`Outcome`) was contended ...
 WAITED_SHARE = 0.25
 #: ... and a short spin is one throw of the dice: so many more follow when contention seems to begin or to end,
-#: far enough apart that another process's start, which takes the CPUs for seconds, does not meet most of them.
+#: far enough apart that another process's start, which takes the CPUs for seconds, does not meet all of them, and close enough that five in a row
+#: (:mod:`agent.rules.cpu.cpu_contended`) are there in time where one in between met a free CPU.
 MORE_SPINS = 4
-MORE_SECONDS = 4.0
+MORE_SECONDS = 3.0
 #: Mean wait of a wake-up in the run queue from which CPUs look crowded: 0 to 20 us where one is free, 0.3 to 1 ms beside one busy thread more
 #: than there are CPUs.  Where it has changed since the last spin, twice in a row (one long wait is chance), another one is brought forward, so
 #: often in so many seconds.
