@@ -23,8 +23,7 @@ def median(values: Iterable[float]) -> float:
     return ranked[half] if len(ranked) % 2 else (ranked[half - 1] + ranked[half]) / 2
 
 
-def weighted_mean(values: Sequence[float], weights: Sequence[float] | None = None) -> float:
-    """Their mean by as many ``weights``, all alike where ``None``; 0.0 where these sum to nothing.  Raises ValueError where they are not as many."""
-    weights = [1.0] * len(values) if weights is None else weights
+def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    """Their mean by as many ``weights``; 0.0 where these sum to nothing.  Raises ValueError where they are not as many."""
     total = sum(weights)
     return sum(v * w for v, w in zip(values, weights, strict=True)) / total if total else 0.0

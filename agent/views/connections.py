@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from agent.history import History, once
 from agent.views.round_trips import STORES, asked
-from probes.averages import median, weighted_mean
+from probes.averages import fmean, median, weighted_mean
 from probes.record import dataclass
 from probes.redis.reading import RedisReading
 from probes.sockets.connections import ConnectionsReading
@@ -102,21 +102,21 @@ def connections(history: History, seconds: float) -> dict[str, Connections]:
             waiters=_of(seen[-1].waiters, remote),
             wait_seconds=2 * weighted_mean([_of(r.waiting_seconds, remote) for r in seen], waits),
             min_rtt_seconds=min((x for r in seen if (x := (r.min_rtt_seconds or {}).get(remote)) is not None), default=None),
-            per_second=weighted_mean([_of(r.round_trips_per_second, remote) for r in seen]),
-            busiest_per_second=weighted_mean([_of(r.busiest_round_trips_per_second, remote) for r in seen]),
-            replies_per_second=weighted_mean([_of(r.replies_per_second, remote) for r in seen]),
+            per_second=fmean(_of(r.round_trips_per_second, remote) for r in seen),
+            busiest_per_second=fmean(_of(r.busiest_round_trips_per_second, remote) for r in seen),
+            replies_per_second=fmean(_of(r.replies_per_second, remote) for r in seen),
             answered=_answered(seen, remote),
-            request_bytes=weighted_mean([_of(r.request_bytes, remote) for r in seen]),
+            request_bytes=fmean(_of(r.request_bytes, remote) for r in seen),
             reply_bytes=weighted_mean([_of(r.reply_bytes, remote) for r in seen], [_of(r.replies_per_second, remote) for r in seen]),
             opened_per_second=max(
                 _churn(seen, remote),
                 _of(seen[-1].closed_per_second, remote),
-                weighted_mean([_of(r.fleeting_per_second, remote) for r in readings]),
+                fmean(_of(r.fleeting_per_second, remote) for r in readings),
             ),
             met_coming_and_going=sum(_of(r.fleeting_per_second, remote) > 0 for r in readings),
-            begun_per_second=weighted_mean(begun),
+            begun_per_second=fmean(begun) if begun else 0.0,
             begun_usually=median(begun) if begun else None,
-            count=weighted_mean(weights),
+            count=fmean(weights),
             readings=len(seen),
             waits=sum(_of(r.waiting_ratio, remote) * r.samples * _of(r.followed or r.connections, remote) for r in seen),
         )  # fmt: skip
@@ -190,7 +190,7 @@ def called(history: History, remote: str) -> str:
 def meant_to_wait(history: History, seconds: float, remote: str) -> float | None:
     """Connections to this endpoint that may wait because they mean to, as the server counts them; ``None``: nobody counts them."""
     seen = [r.blocked_clients for r in history.window(RedisReading, seconds, remote) if r.blocked_clients is not None]
-    return weighted_mean(seen) if seen else None
+    return fmean(seen) if seen else None
 
 
 def most_meant(history: History, seconds: float, remote: str, seen: Connections) -> float:

@@ -23,6 +23,7 @@ from agent.history import History, once
 from agent.views.attribution import LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE, Beats, Causes, attribute, digest
 from agent.views.comb import ends_of, held_beside_bursts, uncounted_limit
 from agent.views.comb_clock import woken
+from probes.averages import fmean
 from probes.cpu.spinner import STOP_GAP_SECONDS
 from probes.cpu.suspension import SuspensionReading, Window
 from probes.host.cgroup import CgroupReading
@@ -289,9 +290,11 @@ class SpinView:
         The mean of the spins' own shares, because each stands for a moment: by their summed time those would count most that wait, because they last
         longer.
         """
-        parts = [attribute(w).contention / (w.end - w.start) for w in self.spins]
-        felt = sum(attribute(w).contention for w in self.spins)
-        return sum(parts) / len(parts) * self.causes.contention / felt if felt else 0.0
+        felt = [attribute(w).contention for w in self.spins]
+        if not any(felt):
+            return 0.0
+        parts = (seconds / (w.end - w.start) for seconds, w in zip(felt, self.spins, strict=True))
+        return fmean(parts) * self.causes.contention / sum(felt)
 
     def with_cause(self, part: str, least: float = STOP_GAP_SECONDS) -> tuple[Window, ...]:
         """The spins in which this cause took at least ``least`` seconds."""

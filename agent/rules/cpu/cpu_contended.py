@@ -6,6 +6,8 @@ scheduler, one that wants to go on running is not, and the app's busy threads ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules import raising
@@ -15,12 +17,12 @@ from agent.views import backlog, place
 from agent.views.cpu import cores_used, cpu_breakdown, held_outside, spin_view
 from agent.views.stalled import CONTENTION
 from probes.app.processes import ProcessesReading
-from probes.cpu.suspension import SuspensionReading
+from probes.cpu.suspension import SuspensionReading, Window
 from probes.host.cgroup import CgroupReading
 from probes.reading import Code
 
 SPAN = 60.0
-#: In which the latest probes are: one each 24 s, or less, while they wait (:mod:`probes.cpu.registration`).
+#: In which the latest five are: one each 24 s, 30 s at most, while they wait (:mod:`probes.cpu.registration`).
 LOOK_BACK = 150.0
 SHARE = Threshold(
     "time for which ready work waits for a CPU, at least",
@@ -33,7 +35,7 @@ RECENT = Threshold(
     5,
     "",
     "beside busy threads each waits (27 of 27 measured), beside neighbours that take a tenth of a busy thread's time each third one: "
-    "by three of five 18 of 24 agents said so in 90 s, by all five none",
+    "three of five is chance there",
 )
 SPREAD = Threshold(
     "time from the first to the last probe that waited, at least",
@@ -97,9 +99,9 @@ def _judge(history: History) -> Judgement:
     cpu = cpu_breakdown(history, SPAN)
     beat = cpu.shares["suspended_contention"] if cpu and cpu.seconds >= STARTED.value else 0.0
     waited = latest.with_cause("contention", WAITED.value)
-    each = len(waited) >= RECENT.value and waited[-1].start - waited[0].start >= SPREAD.value
-    spun = latest.waiting if each else min(latest.waiting, minute.waiting)
-    if spun >= SHARE.value > beat and not each:
+    lasts = it_lasts(waited)
+    spun = latest.waiting if lasts else min(latest.waiting, minute.waiting)
+    if spun >= SHARE.value > beat and not lasts:
         return Unknown(
             f"{len(waited)} of the latest {len(latest.spins)} busy-loop probes waited for a CPU: too few to judge by",
             "wait half a minute",
@@ -140,6 +142,11 @@ def _judge(history: History) -> Judgement:
         "changing the billing mode or raising a CPU limit: no limit is the cause",
     )  # fmt: skip
     return Present("warning", by_kernel(history, PLAIN, GUEST), place.scope(history), evidence, advice, share=share)
+
+
+def it_lasts(waited: Sequence[Window]) -> bool:
+    """Whether these, of the latest probes those that waited, are as many as are judged, and no start of another process alone."""
+    return len(waited) >= RECENT.value and waited[-1].start - waited[0].start >= SPREAD.value
 
 
 def _idle_since(history: History, start: float) -> float:

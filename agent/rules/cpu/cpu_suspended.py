@@ -152,7 +152,7 @@ def _in_short_gaps(history: History, bursts: Sequence[Window]) -> float | None:
     off_the_clock = stopped_off_the_clock(history)
     longest = GAP.value if off_the_clock else STOP_GAP_SECONDS
     waited = [w for w in bursts if _lost([w], longest) >= EACH.value]
-    if len(waited) < cpu_contended.RECENT.value or waited[-1].start - waited[0].start < cpu_contended.SPREAD.value:
+    if not cpu_contended.it_lasts(waited):
         return None
     ends = [end for w in bursts for end in ends_of(w, 0.0) if end.length < longest]
     clock = any(_on_a_clock(ends, period) for period in SHORT_PERIODS)
