@@ -11,9 +11,9 @@ A round that leaves an owner unknown is made again less often; until then, and w
 and the newest processes are looked at: an app that was started anew is found at once.  A round ends with them where sockets came meanwhile.
 Where none of these has the new sockets, a whole round comes ten seconds later: an app may connect long after it was started.
 Kernel threads are not told apart: to ask costs as much as their empty directory, and they too come once in a round.
-The agent and its measuring child are never found.
+The agent and its measuring child are never found, and no other agent is the app: one that watches the same database holds connections, too.
 
-Whose group holds most of them comes first: where a proxy, a job or another agent asks the same database, the app is who has a pool, or many workers.
+Whose group holds most of them comes first: where a proxy or a job asks the same database, the app is who has a pool, or many workers.
 
 Over 300 lines: a process is named or found in one place, so that both ways leave out the agent's own and say alike why there is none.
 """
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from probes.app.procfs import read_name, read_parent, read_stat
-from probes.kernel_files import read_text
+from probes.kernel_files import read_start, read_text
 from probes.reading import Code, Stability, Unseen
 from probes.rights import ITS_DESCRIPTORS, REFUSED
 from probes.section import Field, Section
@@ -50,8 +50,11 @@ YOUNG = 32
 MOST_LIGHT_ROUNDS = 3
 #: TASK_COMM_LEN less its final zero, include/linux/sched.h.
 NAME_BYTES = 15
+#: The name of this agent's program and module.
+AGENT = b"stallscope"
 
 NAME_IT = "app.process = NAME in the settings"
+_AGENTS = Unseen("of the connections that are watched other agents hold all", Code.UNREACHABLE)
 _SHARE = "shareProcessNamespace: true in the pod (docker: --pid container:APP), or run in the app's container"
 
 
@@ -137,6 +140,16 @@ def _group(root: Path, pid: int) -> str:
         return ""
 
 
+def _is_agent(root: Path, pid: int) -> bool:
+    """Whether it executes this program: by its name, by ``python -m`` or as a script."""
+    try:
+        program, *words = read_start(f"{root}/proc/{pid}/cmdline").split(b"\0")
+    except OSError:
+        return False
+    script = next((word for word in words if not word.startswith(b"-")), b"")
+    return AGENT in (os.path.basename(program), os.path.basename(script))
+
+
 def _lives(root: Path, pid: int) -> bool:
     try:
         return not read_stat(f"{root}/proc/{pid}").ended
@@ -210,7 +223,7 @@ class Search:
         found = self._most_first(dict.fromkeys((*known, *self._found)))
         if not wanted:
             self._light = self._next_light = 0
-            return Found(found)
+            return Found(found, _AGENTS, NAME_IT) if self._found and not found else Found(found)
         bounds = f"{self._links} descriptors of {len(self._done)} processes" if self._goes_on or self._large else ""
         because, remedy = _why(bounds, len(self._refused), 0 if found else len(others))
         if because:
@@ -221,19 +234,24 @@ class Search:
     def _most_first(self, owners: Collection[int]) -> tuple[int, ...]:
         """By the number of sockets that their group holds, and they themselves: each of many workers has a single one.
 
-        Group and process of the last time stay first while they hold half as many as the most.
+        Group and process of the last time stay first while they hold more than half as many as the most: an exporter that
+        was alone while the app was started anew holds one, and the least pool two.
         """
-        self._groups = groups = {pid: self._groups.get(pid) or _group(self._root, pid) for pid in owners}
+        self._groups = groups = {
+            pid: self._groups.get(pid) or _group(self._root, pid)
+            for pid in owners
+            if pid in self._groups or not _is_agent(self._root, pid)
+        }
         held: dict[str, int] = {}
         for pid, group in groups.items():
             held[group] = held.get(group, 0) + self._holds.get(pid, 0)
         first = self._first if self._first in groups else None
-        stays = first is not None and 2 * held[groups[first]] >= max(held.values())
+        stays = first is not None and 2 * held[groups[first]] > max(held.values())
         kept = groups[first] if first is not None and stays else None
         ordered = sorted(
-            owners, key=lambda pid: (groups[pid] != kept, -held[groups[pid]], groups[pid], -self._holds.get(pid, 0))
+            groups, key=lambda pid: (groups[pid] != kept, -held[groups[pid]], groups[pid], -self._holds.get(pid, 0))
         )
-        if first is not None and stays and 2 * self._holds.get(first, 0) >= self._holds.get(ordered[0], 0):
+        if first is not None and stays and 2 * self._holds.get(first, 0) > self._holds.get(ordered[0], 0):
             ordered.remove(first)
             ordered.insert(0, first)
         self._first = ordered[0] if ordered else None

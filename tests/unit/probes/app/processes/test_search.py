@@ -89,16 +89,45 @@ def test_those_made_beside_an_owner_come_before_newer_ones(scene: Scene, monkeyp
     assert parts(search, {71, 72}) == [Found((60, 61))]
 
 
-def test_who_holds_most_comes_first_and_stays_it_while_it_holds_half_as_many(scene: Scene) -> None:
-    """Beside the app's pool another agent, a proxy or a job holds a connection to the same database."""
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"/venv/bin/stallscope\0run\0",
+        b"/venv/bin/python\0-I\0-m\0stallscope\0run\0",
+        b"/usr/bin/python3\0/venv/bin/stallscope\0run\0",
+    ],
+    ids=["program", "module", "script"],
+)
+def test_another_agent_is_not_the_app_however_many_connections_it_holds(scene: Scene, line: bytes) -> None:
+    """Four agents that watched one app met each other first, and one took the next one's group for the app's."""
+    search = Search(scene.fake.root)
+    (scene.process(60, "python").holds(71, 72, 73).directory / "cmdline").write_bytes(line)
+    alone = parts(search, {71, 72, 73})[-1]
+    assert (alone.pids, alone.goes_on) == ((), False)
+    assert "other agents hold all" in alone.because
+    (scene.process(70, "web").holds(74).directory / "cmdline").write_bytes(b"python\0/srv/stallscope/web.py\0")
+    assert parts(search, {71, 72, 73, 74}) == [Found((70,))]
+    assert parts(search, {71, 72, 73}) == [Found((), alone.because, alone.remedy)]
+
+
+def test_who_holds_most_comes_first_and_stays_it_while_it_holds_more_than_half_as_many(scene: Scene) -> None:
+    """Beside the app's pool a proxy or a job holds a connection to the same database."""
     scene.process(60, "web").holds(71, 72, 73, 74)
     job = scene.process(61, "job").holds(75)
     search = Search(scene.fake.root)
     assert parts(search, range(71, 76))[-1].pids == (60, 61)
     job.holds(*range(76, 82))  # seven, and the other four
     assert parts(search, range(71, 82))[-1].pids == (60, 61)
-    job.holds(82, 83)
-    assert parts(search, range(71, 84))[-1].pids == (61, 60)
+    job.holds(82)
+    assert parts(search, range(71, 83))[-1].pids == (61, 60)
+
+
+def test_an_exporter_that_was_alone_while_the_app_was_started_anew_does_not_stay_first(scene: Scene) -> None:
+    scene.process(60, "exporter").holds(71)
+    search = Search(scene.fake.root)
+    assert parts(search, {71}) == [Found((60,))]
+    scene.process(70, "web").holds(72, 73)
+    assert parts(search, {71, 72, 73}) == [Found((70, 60))]
 
 
 def test_many_workers_with_a_connection_each_come_before_who_holds_some(scene: Scene) -> None:
@@ -110,10 +139,10 @@ def test_many_workers_with_a_connection_each_come_before_who_holds_some(scene: S
     scene.fake.cgroups("0::/pod/exporter", pid="70")
     search = Search(scene.fake.root)
     assert parts(search, {*range(60, 65), 71, 72, 73})[-1].pids == (64, 63, 62, 61, 60, 70)
-    exporter.holds(*range(74, 81))
-    assert parts(search, {*range(60, 65), *range(71, 81)})[-1].pids[0] == 64
-    exporter.holds(81)
-    assert parts(search, {*range(60, 65), *range(71, 82)})[-1].pids[0] == 70
+    exporter.holds(*range(74, 80))
+    assert parts(search, {*range(60, 65), *range(71, 80)})[-1].pids[0] == 64
+    exporter.holds(80)
+    assert parts(search, {*range(60, 65), *range(71, 81)})[-1].pids[0] == 70
 
 
 def test_what_an_owner_opens_while_a_round_goes_on_comes_to_what_it_held(
