@@ -70,7 +70,8 @@ class _Queue(NamedTuple):
     """Of the slots those in which a client waited long."""
     wait: float
     """Mean of the longest waits in these."""
-    known: bool
+    unseen: float
+    """Of the slots those in which one waited and how long cannot be seen: fewer than would matter hide nothing."""
 
 
 def _judge(history: History) -> Judgement:
@@ -105,7 +106,7 @@ def _port(history: History, readings: list[ListeningReading], port: str) -> Judg
     overflowing = len(dropped) >= OVERFLOWS.value * len(readings) and its_own
     waiting = seen.share >= MOST.value
     if not waiting and not overflowing:
-        if not seen.known:
+        if seen.share + seen.unseen >= MOST.value:
             return Unknown(
                 f"{queues.text}, and whether the same ones wait for long, cannot be seen",
                 "allow NETLINK_SOCK_DIAG",
@@ -141,7 +142,7 @@ def _queue(readings: list[ListeningReading], port: str) -> _Queue:
         fmean((r.full_ratio or {}).get(port, 0.0) for r in readings),
         len(long) / len(readings),
         fmean(long) if long else 0.0,
-        not any(queue and r.waited_seconds is None for queue, r in zip(queued, readings, strict=True)),
+        fmean(bool(queue) and r.waited_seconds is None for queue, r in zip(queued, readings, strict=True)),
     )
 
 

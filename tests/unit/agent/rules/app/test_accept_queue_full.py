@@ -79,6 +79,11 @@ def test_what_only_looks_like_it_is_none(queues: tuple[float, ...], fields: dict
     assert isinstance(judge(*queues, **fields), Absent)
 
 
+def test_a_queue_in_too_few_slots_is_none_however_long_it_stood() -> None:
+    """A small server in a virtual machine without inet_diag: now and then a sample meets somebody who waits."""
+    assert isinstance(judge(9.0, 0.0, 0.0, 0.0, waited_seconds=None, waiting_clients=None), Absent)
+
+
 def test_a_burst_that_overflowed_once_is_over() -> None:
     scene = Scene()
     slot(scene, 0.0, overflows=300.0)
@@ -99,6 +104,7 @@ def test_what_cannot_be_seen_is_unknown() -> None:
     refused = judge(*(9.0,) * 4, waited_seconds=None, waiting_clients=None)
     assert isinstance(refused, Unknown)
     assert refused.remedy == "allow NETLINK_SOCK_DIAG"
+    assert isinstance(judge(9.0, 0.0, 0.0, 9.0, waited_seconds=None, waiting_clients=None), Unknown)
     elsewhere = judge(*(0.0,) * 4, app_elsewhere=True, whose={"8080": "other"})
     assert isinstance(elsewhere, Unknown)
     assert elsewhere.code is Code.UNREACHABLE
