@@ -54,7 +54,7 @@ NAME_BYTES = 15
 AGENT = b"stallscope"
 
 NAME_IT = "app.process = NAME in the settings"
-_AGENTS = Unseen("of the connections that are watched other agents hold all", Code.UNREACHABLE)
+_AGENTS = Unseen("other agents hold all connections that are watched", Code.UNREACHABLE)
 _SHARE = "shareProcessNamespace: true in the pod (docker: --pid container:APP), or run in the app's container"
 
 
