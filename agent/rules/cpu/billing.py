@@ -122,12 +122,25 @@ def aside(windows: Sequence[Window]) -> str:
     return ", other work's turns aside" if left >= ASIDE.value else ""
 
 
+def came_through(side: Side, when: str, evidence: tuple[Evidence, ...]) -> Absent:
+    """Bursts of which hardly any was stopped; what they lost all the same, they lost in gaps that no billing mode makes."""
+    share = side.available
+    more = ": changing the billing mode will not help" if share >= THERE.value else ", mostly in short gaps"
+    return Absent(f"CPU was available {share:.1%} of the time {when}{aside(side.windows)}{more}", evidence)
+
+
 @remembered(1024)
 def stopped(window: Window) -> bool:
     """Whether something that is not contention held this window for 10 ms (15 where contention cannot be counted)."""
     causes = attribute(window)
     least = STOP_GAP_SECONDS if window.run_delay is None else HOLD.value
     return causes.quota + causes.hypervisor + causes.unknown >= least
+
+
+def long_enough(window: Window, gone: Sequence[Window]) -> bool:
+    """A clean spin clears only what it was long enough to meet: the burn after which others were stopped."""
+    burns = [w.end - w.start - w.gap_seconds for w in gone if w.spin]
+    return window.end - window.start >= min(burns, default=0.0)
 
 
 def proved(history: History, windows: Sequence[Window]) -> bool:

@@ -20,11 +20,12 @@ from agent.rules.cpu.billing import (
     TOLD_GVISOR,
     Side,
     advice,
-    aside,
     available,
     by_quota,
+    came_through,
     constant_limit,
     limit_moves,
+    long_enough,
     no_limit,
     proved,
     stopped,
@@ -72,17 +73,16 @@ ELSEWHERE = not_measured(0.4, "outside Cloud Run somebody else moves the limit",
 def infer(history: History, telling: Sequence[Window], reason: Missing) -> Judgement:
     """No signal, for this reason: look for two regimes among the windows that can tell."""
     gone = [w for w in telling if stopped(w) or available(w) <= GONE.value]
-    there = [w for w in telling if w.spin and w not in gone and available(w) >= THERE.value and _long_enough(w, gone)]
+    there = [w for w in telling if w.spin and w not in gone and available(w) >= THERE.value and long_enough(w, gone)]
     if sum(map(_long, gone)) < EACH.value or len(gone) <= CLEAR.value * len(telling):
         spins = [w for w in telling if w.spin]
         if len(spins) < EACH.value:
             return Unknown("no two busy-loop probes in five minutes, and " + reason.because, reason.remedy, reason.code)
-        clean = sum(map(available, spins)) / len(spins)
-        more = ": changing the billing mode will not help" if clean >= THERE.value else ", in short gaps only"
-        return Absent(
-            f"CPU was available {clean:.1%} of the time whenever it was wanted{aside(spins)}{more}",
-            (Evidence(f"{len(spins)} bursts got {clean:.1%} of the CPU", clean, "ratio"),),
+        clear = Side(tuple(spins))
+        evidence: tuple[Evidence, ...] = (
+            Evidence(f"{len(spins)} bursts got {clear.available:.1%} of the CPU", clear.available, "ratio"),
         )
+        return came_through(clear, "whenever it was wanted", evidence)
     evidence = (
         Evidence(
             f"{len(gone)} windows with {Side(tuple(gone)).available:.0%} of the CPU, {len(there)} with "
@@ -115,12 +115,6 @@ def _inferred(history: History) -> Confidence:
 def _long(window: Window) -> bool:
     """Whether such a limit may have made these gaps: a single one of its own would have stopped the burst, five times of six."""
     return not window.spin or window.longest >= STOP_GAP_SECONDS or window.gap_seconds >= 2 * STOP_GAP_SECONDS
-
-
-def _long_enough(window: Window, gone: Sequence[Window]) -> bool:
-    """A clean spin clears only what it was long enough to meet: the burn after which others were stopped."""
-    burns = [w.end - w.start - w.gap_seconds for w in gone if w.spin]
-    return window.end - window.start >= min(burns, default=0.0)
 
 
 def _spells(gone: Sequence[Window], there: Sequence[Window]) -> int:

@@ -31,10 +31,11 @@ from agent.rules.cpu.billing import (
     WAIT,
     Side,
     advice,
-    aside,
+    came_through,
     constant_limit,
     during_requests,
     in_flight,
+    long_enough,
     no_limit,
     proved,
     stopped,
@@ -52,6 +53,8 @@ from agent.rules.cpu.billing_inferred import (
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import place
 from agent.views.attribution import digest
+from agent.views.comb import LEAST_ENDS, releases
+from agent.views.comb_clock import binomial_tail
 from agent.views.requests import busy_seconds, timeline
 from agent.views.stalled import QUOTA, UNKNOWN
 from probes.app.in_flight import Transition
@@ -59,11 +62,17 @@ from probes.app.requests import RequestsReading
 from probes.cpu.suspension import SuspensionReading, Window
 from probes.reading import Code
 
-THROUGH = Threshold(
-    "busy-loop probes between requests that come through beside a single one that is stopped, at least, to rule it out",
-    4,
-    "",
-    "a platform that leaves 0.08 of a CPU lets one burst of 12 ms in eight through: four of five are chance once in 900 times",
+LET_THROUGH = Threshold(
+    "busy-loop probes between requests that a platform which takes the CPU there lets through, at most",
+    0.125,
+    "ratio",
+    "one that leaves 0.08 of a CPU lets one burst of 12 ms in eight through",
+)
+CHANCE = Threshold(
+    "probability that such a platform let so many through, at most, to rule it out",
+    0.002,
+    "ratio",
+    "four of five: once in 900 times; five of seven: once in 2,000 (binomial)",
 )
 STOPPED = Threshold(
     "busy-loop probes that are stopped between requests, at least",
@@ -134,12 +143,8 @@ def _judge(history: History) -> Judgement:
 def _weigh(history: History, between: Side, during: Side, there: float, evidence: tuple[Evidence, ...]) -> Judgement:
     """The verdict on the time between requests and during them, where ``there`` of the CPU was available."""
     hits = sum(map(stopped, between.windows))
-    by_chance = hits < EACH.value and len(between.windows) - hits >= THROUGH.value
-    if (between.stopped <= CLEAR.value or by_chance) and between.available >= THERE.value:
-        return Absent(
-            f"CPU was available {between.available:.1%} of the time between requests{aside(between.windows)}: "
-            "changing the billing mode will not help", evidence,
-        )  # fmt: skip
+    if between.stopped <= CLEAR.value or _too_many_came_through(history, between):
+        return came_through(between, "between requests", evidence)
     if hits < EACH.value or (between.stopped < STOPPED.value and between.available > GONE.value):
         return Unknown(
             f"{hits} of {len(between.windows)} busy-loop probes between requests were stopped: too few to judge by",
@@ -169,6 +174,17 @@ def _weigh(history: History, between: Side, during: Side, there: float, evidence
     return Present("critical", sure, place.scope(history), evidence, advice(history), share=lost)
 
 
+def _too_many_came_through(history: History, between: Side) -> bool:
+    """Whether a platform that takes the CPU would not have let so many bursts through; of several stopped ones nothing may look like a limit."""
+    hits = [w for w in between.windows if stopped(w)]
+    through = sum(long_enough(w, hits) for w in between.windows if w not in hits)
+    if binomial_tail(through, len(hits) + through, LET_THROUGH.value) > CHANCE.value:
+        return False
+    seen = releases(history)
+    no_clock = seen.comb is None and (seen.ends < LEAST_ENDS or seen.on_no_comb)
+    return len(hits) < EACH.value or (no_clock and between.available >= THERE.value)
+
+
 def _too_fast(history: History, telling: Sequence[Window], timeline: Sequence[Transition]) -> Judgement:
     """No window fell between two requests.  Where none fits, the shape may still tell."""
     start, end = timeline[0].at, history.clock()
@@ -195,7 +211,8 @@ RULE = Rule(
         GONE,
         STOPPED,
         CLEAR,
-        THROUGH,
+        LET_THROUGH,
+        CHANCE,
         THERE,
         EACH,
         APART,
