@@ -125,13 +125,15 @@ class ListeningProbe:
         ask: Callable[[], Dump] = netlink.dump_listening,
         unaccepted: Callable[[Collection[int]], Dump] = netlink.dump_unaccepted,
         table: Callable[[], Dump] = proc_net.dump_listening,
+        table_unaccepted: Callable[[Collection[int]], Dump] = proc_net.dump_unaccepted,
         root: Path = Path("/"),
         between: float = BETWEEN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._ports, self._pids, self._gvisor, self._own = frozenset(ports), pids, gvisor, own
-        self._ask, self._unaccepted, self._table, self._root = ask, unaccepted, table, root
+        self._ask, self._table, self._root = ask, table, root
+        self._unaccepted, self._table_unaccepted = unaccepted, table_unaccepted
         self._between, self._clock, self._sleep, self._named = between, clock, sleep, named
         self._counters = Counters()
         self._taken: float | None = None
@@ -187,15 +189,7 @@ class ListeningProbe:
 
     def _sample(self) -> list[Socket]:
         """The listeners that are not the agent's."""
-        try:
-            dump = self._ask()
-        except OSError as refused:
-            try:
-                dump = self._table()
-            except OSError as error:
-                raise NoData(
-                    f"NETLINK_SOCK_DIAG: {why(refused)}; {why(error)}", _REMEDY, code=why(refused).code
-                ) from error
+        dump = _either(self._ask, self._table)
         self._learn(frozenset(s.inode for s in dump.sockets))
         return [s for s in dump.sockets if self._owners.get(s.inode) != "own"]
 
@@ -206,14 +200,18 @@ class ListeningProbe:
     def _meet(self, sample: Sequence[Socket]) -> Unseen | None:
         """Note who waits now, and since when they have been seen; why not, where that is refused."""
         ports = {s.source_port for s in sample if self._waits(s)}
-        try:
-            found = self._unaccepted(sorted(ports)).sockets if ports else ()
-        except OSError as error:
-            return why(error)
+        found = Dump(())
+        if ports:
+            own = sorted(ports)
+            try:
+                found = _either(lambda: self._unaccepted(own), lambda: self._table_unaccepted(own))
+            except NoData as refused:
+                return Unseen(refused.because, refused.code)
         now = self._clock()
-        keys = [(s.source_port, s.destination, s.destination_port) for s in found[:MOST_CLIENTS]]
+        keys = [(s.source_port, s.destination, s.destination_port) for s in found.sockets[:MOST_CLIENTS]]
         self._met = {key: self._met.get(key, now) for key in keys}
-        return None
+        # What is cut off may hide who waits, and takes nothing from whom it does not.
+        return Unseen(found.missing, Code.PARTIAL) if found.missing and not keys else None
 
     def _clients(self, queued: Mapping[str, float]) -> dict[str, dict[str, float]]:
         """By port, where any waited in this slot: those who wait now, and for how long the first of them has."""
@@ -280,6 +278,17 @@ class ListeningProbe:
         return "app" if "app" in known else "unknown" if "unknown" in known else "other"
 
 
+def _either(ask: Callable[[], Dump], table: Callable[[], Dump]) -> Dump:
+    """What netlink says, or else the tables.  Raises NoData without both."""
+    try:
+        return ask()
+    except OSError as refused:
+        try:
+            return table()
+        except OSError as error:
+            raise NoData(f"NETLINK_SOCK_DIAG: {why(refused)}; {why(error)}", _REMEDY, code=why(refused).code) from error
+
+
 def _by_port(sample: Sequence[Socket]) -> Iterator[tuple[str, list[Socket]]]:
     found: dict[int, list[Socket]] = {}
     for each in sample:
@@ -300,7 +309,7 @@ def probes(context: Context) -> Iterator[Planned]:
     yield Planned(
         make=lambda: ListeningProbe(
             settings.ports, between=min(BETWEEN_SECONDS, BETWEEN_RATIO * settings.every_seconds), pids=context.app_pids, named=context.settings(App).named, gvisor=lambda: in_gvisor(context), root=context.root,
-            table=lambda: proc_net.dump_listening(root=context.root),
+            table=lambda: proc_net.dump_listening(root=context.root), table_unaccepted=lambda ports: proc_net.dump_unaccepted(ports, root=context.root),
         ),
         every=settings.every_seconds, cpu_seconds=CPU_SECONDS, history_bytes=READING_BYTES,
     )  # fmt: skip

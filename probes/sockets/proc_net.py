@@ -2,7 +2,7 @@
 
 Source: Documentation/networking/proc_net_tcp.rst; each eight hexadecimal digits of an address are one
 32-bit number in the machine's byte order.  The tables have queues and states but no times, so they cannot
-say who waits for whom.  They are costly: nothing is filtered in the kernel, which prints every socket of
+say who waits for whom; who is not accepted yet they show as netlink does.  They are costly: nothing is filtered in the kernel, which prints every socket of
 the namespace, so the price grows with all of them and not with those asked for.
 
 In gVisor the queues always read 0, whatever waits in them: do not ask there.
@@ -15,7 +15,7 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from probes.kernel_files import read_bytes
@@ -26,6 +26,8 @@ MOST_BYTES = 2 << 20
 
 _STATES = {b"%02X" % state: state for state in (ESTABLISHED, SYN_SENT)}
 _LISTEN = {b"%02X" % LISTEN: LISTEN}
+#: Columns of a line.
+_LOCAL, _REMOTE = 1, 2
 
 
 def dump(wanted: Collection[Remote], *, root: Path = Path("/"), most_bytes: int = MOST_BYTES) -> Dump:
@@ -34,20 +36,28 @@ def dump(wanted: Collection[Remote], *, root: Path = Path("/"), most_bytes: int 
     Raises OSError when /proc/net/tcp cannot be read; a kernel without IPv6 has no tcp6.  A malformed line is
     left out.
     """
-    ports = {b"%04X" % port for _, port in wanted}
-    found: list[Socket] = []
-    missing = ""
-    for family, text, cut in _tables(root, most_bytes):
-        missing = cut or missing
-        found += (s for s in _sockets(family, text, ports) if _is_wanted(s, wanted))
-    return Dump(tuple(found), missing)
+    ports, tables = {b"%04X" % port for _, port in wanted}, list(_tables(root, most_bytes))
+    found = (s for family, text, _ in tables for s in _sockets(family, text, ports) if _is_wanted(s, wanted))
+    return Dump(tuple(found), _cut(tables))
 
 
 def dump_listening(*, root: Path = Path("/"), most_bytes: int = MOST_BYTES) -> Dump:
     """Every listening socket, without how many may wait there.  Raises like :func:`dump`."""
     tables = list(_tables(root, most_bytes))
     found = tuple(s for family, text, _ in tables for s in _sockets(family, text, (b"0000",), _LISTEN))
-    return Dump(found, next((cut for _, _, cut in tables if cut), ""))
+    return Dump(found, _cut(tables))
+
+
+def dump_unaccepted(ports: Collection[int], *, root: Path = Path("/"), most_bytes: int = MOST_BYTES) -> Dump:
+    """Like :func:`probes.sockets.netlink.dump_unaccepted`: inode 0 here, too, is what no process holds (sock_i_ino, net/core/sock.c)."""
+    own, tables = {b"%04X" % port for port in ports}, list(_tables(root, most_bytes))
+    established = {b"%02X" % ESTABLISHED: ESTABLISHED}
+    found = (s for family, text, _ in tables for s in _sockets(family, text, own, established, column=_LOCAL))
+    return Dump(tuple(s for s in found if not s.inode), _cut(tables))
+
+
+def _cut(tables: Sequence[tuple[int, bytes, str]]) -> str:
+    return next((cut for _, _, cut in tables if cut), "")
 
 
 def _tables(root: Path, most_bytes: int) -> Iterator[tuple[int, bytes, str]]:
@@ -76,16 +86,16 @@ def counted(path: Path, of: str, *wanted: str) -> dict[str, int]:
 
 
 def _sockets(
-    family: int, text: bytes, ports: Collection[bytes], states: Mapping[bytes, int] = _STATES
+    family: int, text: bytes, ports: Collection[bytes], states: Mapping[bytes, int] = _STATES, column: int = _REMOTE
 ) -> Iterator[Socket]:
-    """The sockets to these ports that are in one of these states; the last line may be cut off and is no line."""
+    """The sockets whose end in that column has one of these ports, in one of these states; the last line may be cut off and is no line."""
     for line in text.split(b"\n")[1:-1]:
         words = line.split()
-        if len(words) < 10 or words[3] not in states or words[2][-4:] not in ports:
+        if len(words) < 10 or words[3] not in states or words[column][-4:] not in ports:
             continue
         try:
             wqueue, rqueue = (int(queue, 16) for queue in words[4].split(b":"))
-            remote, local = _end(family, words[2]), _end(family, words[1])
+            remote, local = _end(family, words[_REMOTE]), _end(family, words[_LOCAL])
             yield Socket(family, states[words[3]], *local, *remote, rqueue, wqueue, int(words[7]), int(words[9]))
         except (ValueError, struct.error):
             continue

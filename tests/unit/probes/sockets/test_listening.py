@@ -50,7 +50,7 @@ class Stage:
             self.clock.advance(seconds)
 
         usual = {
-            "ask": self._ask, "table": self._refuse,
+            "ask": self._ask, "table": self._refuse, "table_unaccepted": _refused,
             "unaccepted": lambda ports: Dump(tuple(s for s in self.clients if s.source_port in ports)),
         }  # fmt: skip
         return ListeningProbe(
@@ -205,6 +205,48 @@ def test_without_netlink_the_table_shows_queues_and_no_bounds(stage: Stage) -> N
     assert found.queued == {"8080": 7.0}
     assert found.most_queued is found.full_ratio is found.waiting_clients is None
     assert found.unseen["full_ratio"].code is Code.CANNOT_COUNT
+    assert found.unseen["waiting_clients"].code is Code.NOT_PERMITTED, "both were refused"
+
+
+def test_without_netlink_the_table_shows_who_waits_and_since_when(stage: Stage) -> None:
+    def table(client: int) -> None:
+        lines = [
+            f"   {n}: {local} {remote} {state} 00000000:0000000{queue} 00:00000000 00000000  1000        0 {inode} 1 0 100 0\n"
+            for n, (local, remote, state, queue, inode) in enumerate((
+                ("0100007F:1F90", "00000000:0000", "0A", 2, 4711),
+                ("0100007F:1F90", "0100007F:C000", "01", 0, 0),
+                ("0100007F:1F90", f"0100007F:{client:04X}", "01", 0, 0),
+                ("0100007F:1F90", "0100007F:C003", "01", 0, 4712),  # accepted
+                ("0100007F:1F90", "0100007F:C004", "08", 0, 0),  # its client has left
+                ("0100007F:1F91", "0100007F:1F90", "01", 0, 0),  # another's queue
+            ))
+        ]  # fmt: skip
+        header = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+        stage.kernel.write("/proc/net/tcp", header + "".join(lines))
+
+    stage.samples = [PermissionError(1, "Operation not permitted")]
+    root = stage.kernel.root
+    probe = stage.probe(
+        table=lambda: proc_net.dump_listening(root=root), unaccepted=_refused,
+        table_unaccepted=lambda ports: proc_net.dump_unaccepted(ports, root=root),
+    )  # fmt: skip
+    table(0xC001)
+    assert read(probe).waiting_clients == {"8080": 2.0}
+    stage.clock.advance(10.0)
+    table(0xC002)
+    found = read(probe)
+    assert found.waiting_clients == {"8080": 2.0}
+    assert (found.waited_seconds or {})["8080"] >= 10.9, "one of them is still there"
+
+
+def test_where_the_table_is_cut_off_nobody_who_is_not_in_it_has_been_accepted(stage: Stage) -> None:
+    stage.samples = [[listener(80, 1)]]
+    found = read(stage.probe(unaccepted=lambda _: Dump((), "only the first bytes were read")))
+    assert found.waiting_clients is None
+    assert found.unseen["waited_seconds"].code is Code.PARTIAL
+    stage.clients = [listener(80)._replace(inode=0)]
+    found = read(stage.probe(unaccepted=lambda _: Dump(tuple(stage.clients), "only the first bytes were read")))
+    assert found.waiting_clients == {"80": 1.0}
 
 
 def _refused(_: Collection[int]) -> Dump:
@@ -233,11 +275,14 @@ def test_a_real_queue_is_seen_with_its_bound_and_those_who_left(server: socket.s
     try:
         found = next(s for s in netlink.dump_listening().sockets if s.source_port == port)
         assert (found.rqueue, found.wqueue) == (3, 3)
-        table = next(s for s in proc_net.dump_listening().sockets if s.source_port == port)
-        assert (table.rqueue, table.wqueue, table.inode) == (3, 0, found.inode)
+        seen = next(s for s in proc_net.dump_listening().sockets if s.source_port == port)
+        assert (seen.rqueue, seen.wqueue, seen.inode) == (3, 0, found.inode)
         assert len(netlink.dump_unaccepted([port]).sockets) == 3
+        waiting = {(s.source_port, s.destination, s.destination_port) for s in netlink.dump_unaccepted([port]).sockets}
+        table = proc_net.dump_unaccepted([port]).sockets
+        assert {(s.source_port, s.destination, s.destination_port) for s in table} == waiting
         clients.pop().close()
-        assert len(netlink.dump_unaccepted([port]).sockets) == 2
+        assert len(netlink.dump_unaccepted([port]).sockets) == len(proc_net.dump_unaccepted([port]).sockets) == 2
         accepted, _ = server.accept()
         accepted.close()
         assert next(s for s in netlink.dump_listening().sockets if s.source_port == port).rqueue == 2
