@@ -53,7 +53,7 @@ from agent.rules.cpu.billing_inferred import (
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import place
 from agent.views.attribution import digest
-from agent.views.comb import LEAST_ENDS, releases
+from agent.views.comb import releases
 from agent.views.comb_clock import binomial_tail
 from agent.views.requests import busy_seconds, timeline
 from agent.views.stalled import QUOTA, UNKNOWN
@@ -175,14 +175,12 @@ def _weigh(history: History, between: Side, during: Side, there: float, evidence
 
 
 def _too_many_came_through(history: History, between: Side) -> bool:
-    """Whether a platform that takes the CPU would not have let so many bursts through; of several stopped ones nothing may look like a limit."""
+    """Whether a platform that takes the CPU would not have let so many bursts through; of several stopped ones none by a limit's clock."""
     hits = [w for w in between.windows if stopped(w)]
     through = sum(long_enough(w, hits) for w in between.windows if w not in hits)
     if binomial_tail(through, len(hits) + through, LET_THROUGH.value) > CHANCE.value:
         return False
-    seen = releases(history)
-    no_clock = seen.comb is None and (seen.ends < LEAST_ENDS or seen.on_no_comb)
-    return len(hits) < EACH.value or (no_clock and between.available >= THERE.value)
+    return len(hits) < EACH.value or (between.available >= THERE.value and releases(history).comb is None)
 
 
 def _too_fast(history: History, telling: Sequence[Window], timeline: Sequence[Transition]) -> Judgement:
