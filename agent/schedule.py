@@ -68,6 +68,8 @@ class Entry:
     """Slots without data since."""
     impatient: Impatient | None = None
     """The probe, if it may ask for its next slot sooner: asked once, since that takes as long as a reading."""
+    hurried: bool = False
+    """Whether it has asked for the slot that is due."""
     alone: bool = False
     """Whether it times something."""
 
@@ -144,9 +146,14 @@ class Schedule:
         often = min(self.entries, key=lambda entry: entry.every)
         half = self._interval(often, self._pace()) / 2
         return [
-            (entry, half if entry.impatient is None and entry.every >= SELDOM_TIMES * often.every else 0.0)
+            (entry, half if not entry.hurried and entry.every >= SELDOM_TIMES * often.every else 0.0)
             for entry in self.entries
         ]
+
+    @staticmethod
+    def _early(entry: Entry) -> float:
+        """Seconds ahead of its time that a slot joins a wake-up; one that was asked for comes when it was."""
+        return 0.0 if entry.hurried else entry.every * EARLY_SHARE
 
     async def _doze(self, seconds: float) -> None:
         """Sleep until then, or until :meth:`nudge`."""
@@ -186,7 +193,7 @@ class Schedule:
     async def turn(self) -> None:
         """Run every probe that is due: together, and then one by one those that time something."""
         self._last_turn = now = self._clock()
-        due = [entry for entry, moved in self._joining() if entry.due <= now + (moved or entry.every * EARLY_SHARE)]
+        due = [entry for entry, moved in self._joining() if entry.due <= now + (moved or self._early(entry))]
         self._turn += 1
         pace = self._pace()
         for entry in [entry for entry in due if entry.running]:  # never two reads of one probe at once
@@ -197,7 +204,7 @@ class Schedule:
             apart = self._interval(entry, pace)
             entry.outcomes["skipped"] += max(0, int((now - entry.due) / apart))
             jitter = 1 + JITTER_SHARE * ((self._phase + self._turn * _GOLDEN) % 1.0 - 0.5) * 2
-            entry.due = now + apart * jitter
+            entry.due, entry.hurried = now + apart * jitter, False
         if not due:
             return
         tasks: list[asyncio.Task[Reading | None]] = []
@@ -281,7 +288,7 @@ class Schedule:
             entry.last_success, entry.missed = time.time(), 0
             self._history.add(reading)
             if entry.impatient is not None and (wanted := entry.impatient.sooner) is not None:
-                entry.due = min(entry.due, self._clock() + wanted)
+                entry.due, entry.hurried = min(entry.due, self._clock() + wanted), True
             return reading
         finally:
             entry.running = False

@@ -14,7 +14,7 @@ itself connected, and waits until the server calls accept(2).  A server that nev
 *Whose listener* it is, is known where the app's processes are seen with their descriptors, or by ``listening.ports``.  A
 socket that several processes hold, as of forked workers, is each one's.  The agent's own are left out.
 
-One sample a slot, and three more within two seconds when anything waits there: 0.25 ms of CPU each, as much again for the
+One sample a slot, three more within two seconds when anything waits there, and the next slot after five when somebody has waited long: 0.25 ms of CPU each, as much again for the
 counters and the sums, with a dozen listeners on a crowded machine.  In gVisor the queues
 always read 0.
 
@@ -56,6 +56,8 @@ MOST_LINKS = 512
 MOST_CLIENTS = 1024
 #: More samples in a slot, once something waits; the pause before each is half to all of this, or of this part of a slot.
 MORE_SAMPLES, BETWEEN_SECONDS, BETWEEN_RATIO = 3, 0.7, 0.15
+#: Whoever was met waiting for so long, or was dropped, is looked for again so soon, so many times, until nobody is.
+SOON_WAIT_SECONDS, SOON_SECONDS, MOST_SOON = 0.1, 5.0, 2
 #: CPU of one slot, and upper bound of one reading (measured: 0.3 to 0.5 ms and 3300 bytes with ten ports).
 CPU_SECONDS, READING_BYTES = 0.5e-3, 10_000
 
@@ -143,6 +145,13 @@ class ListeningProbe:
         self._elsewhere = False
         #: Since when each of those who wait has been seen: local port, remote address and port.
         self._met: dict[tuple[int, str, int], float] = {}
+        #: Slots in a row in which somebody waited long, or was dropped.
+        self._held = 0
+
+    @property
+    def sooner(self) -> float | None:
+        """Seconds to the next slot, for the first that meet somebody: a queue that stands is told by three."""
+        return SOON_SECONDS if 1 <= self._held <= MOST_SOON else None
 
     async def read(self) -> ListeningReading:
         """Sample once, and more where something waits.  Raises NoData in gVisor and without netlink and tables."""
@@ -170,6 +179,10 @@ class ListeningProbe:
             fields |= self._clients(fields["queued"])
         else:
             unseen |= dict.fromkeys(("waiting_clients", "waited_seconds"), refused)
+        held = counted.get("overflows") or any(
+            w >= SOON_WAIT_SECONDS for w in fields.get("waited_seconds", {}).values()
+        )
+        self._held = self._held + 1 if held else 0
         for name in ("overflows", "drops"):
             if name not in counted:
                 unseen[name] = Unseen("/proc/net/netstat does not have it here", Code.CANNOT_COUNT)

@@ -11,6 +11,7 @@ the listener of another process.  A server without CPU accepts nobody either: th
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import NamedTuple
 
 from agent.history import History
@@ -48,6 +49,12 @@ OVERFLOWS = Threshold(
     "ratio",
     "each costs its client 1 s or more; once is a burst that is over",
 )
+RUN = Threshold(
+    "or instead: time in which each sample of three or more met one that waits for so long, at least",
+    10.0,
+    "seconds",
+    "sampled again after 5 and 10 s: a burst is over by then",
+)
 OWNED = not_measured(
     0.95,
     "the kernel shows the queue, its bound, and whose socket it is (docs/evidence/os-stalls.md)",
@@ -72,6 +79,10 @@ class _Queue(NamedTuple):
     """Mean of the longest waits in these."""
     unseen: float
     """Of the slots those in which one waited and how long cannot be seen: fewer than would matter hide nothing."""
+    lasts: float
+    """Seconds, of the latest of them, in which one waited long in each."""
+    dropped: float
+    """Of the slots those in which handshakes were dropped and it was its queue that was full."""
 
 
 def _judge(history: History) -> Judgement:
@@ -95,16 +106,13 @@ def _judge(history: History) -> Judgement:
 
 def _port(history: History, readings: list[ListeningReading], port: str) -> Judgement:
     seen, whose = _queue(readings, port), readings[-1].whose[port]
-    dropped = [r for r in readings if r.overflows]
     count = sum(r.overflows or 0.0 for r in readings)
     queues = Evidence(f"on average {seen.queued:.1f} connections waited to be accepted on port {port}", seen.queued)
     evidence = [queues]
     if count:
         evidence.append(Evidence(f"{count:.0f} handshakes were dropped because an accept queue was full", count))
-    # The counter is that of all listeners here: it speaks of this one where its queue was seen full, or where it is alone.
-    its_own = seen.full > 0 or len(readings[-1].whose) == 1
-    overflowing = len(dropped) >= OVERFLOWS.value * len(readings) and its_own
-    waiting = seen.share >= MOST.value
+    overflowing = seen.dropped >= OVERFLOWS.value
+    waiting = seen.share >= MOST.value or seen.lasts >= RUN.value
     if not waiting and not overflowing:
         if seen.share + seen.unseen >= MOST.value:
             return Unknown(
@@ -136,13 +144,20 @@ def _queue(readings: list[ListeningReading], port: str) -> _Queue:
     """What the readings say of one port; those from before it was opened count as empty."""
     queued = [(r.queued or {}).get(port, 0.0) for r in readings]
     waits = [(r.waited_seconds or {}).get(port, 0.0) for r in readings]
+    full = [(r.full_ratio or {}).get(port, 0.0) for r in readings]
     long = [wait for wait in waits if wait >= WAIT.value]
+    lasting = list(takewhile(lambda each: each[1] >= WAIT.value, zip(reversed(readings), reversed(waits), strict=True)))
+    lasts = lasting[0][0].taken - lasting[-1][0].taken if len(lasting) >= targets.LEAST_READINGS else 0.0
+    # The counter is that of all listeners here: it speaks of this one where its queue was seen full, or where it was alone.
+    its_own = any(full)
     return _Queue(
         fmean(queued),
-        fmean((r.full_ratio or {}).get(port, 0.0) for r in readings),
+        fmean(full),
         len(long) / len(readings),
         fmean(long) if long else 0.0,
         fmean(bool(queue) and r.waited_seconds is None for queue, r in zip(queued, readings, strict=True)),
+        lasts,
+        fmean(bool(r.overflows) and (its_own or [*r.whose] == [port]) for r in readings),
     )
 
 
@@ -161,7 +176,7 @@ RULE = Rule(
     ),
     disproof="ss -ltn shows Recv-Q 0 for the app's port while clients wait",
     needs=(ListeningReading,),
-    thresholds=(WAIT, SEVERE, MOST, OVERFLOWS),
+    thresholds=(WAIT, SEVERE, MOST, RUN, OVERFLOWS),
     confidences=(OWNED, UNOWNED),
     span_seconds=SPAN,
     judge=_judge,

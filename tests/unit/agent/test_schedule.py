@@ -458,6 +458,25 @@ def test_a_nudge_brings_the_frequent_slots_forward_and_leaves_the_rare_ones() ->
     assert (often.asked, seldom.asked) == ([0.0, 12.0], [0.0])
 
 
+class Impatient(FakeProbe):
+    """Wants the slot after its first two so soon."""
+
+    @property
+    def sooner(self) -> float | None:
+        return 3.0 if len(self.asked) <= 2 else None
+
+
+def test_a_slot_that_a_probe_has_asked_for_comes_when_it_asked_and_later_ones_join_the_others_again() -> None:
+    rig = Rig()
+    often = rig.add(4.0)
+    impatient = Impatient(rig.clock, target="two")
+    rig.schedule.add(impatient, 20.0)
+    rig.run(60.0)
+    assert impatient.asked[:3] == [0.0, 3.0, 6.0], "not with the others, after some 4 s"
+    assert set(impatient.asked[3:]) <= set(often.asked)
+    assert len(impatient.asked) >= 5
+
+
 @pytest.mark.parametrize("every", [5.0, 10.0, 15.0])
 def test_a_nudge_right_after_a_slot_keeps_its_distance(every: float) -> None:
     rig = Rig()

@@ -13,7 +13,7 @@ import pytest
 
 from probes.reading import Code, NoData
 from probes.sockets import netlink, proc_net
-from probes.sockets.listening import MORE_SAMPLES, ListeningProbe, ListeningReading
+from probes.sockets.listening import MORE_SAMPLES, SOON_SECONDS, ListeningProbe, ListeningReading
 from probes.sockets.tcp_info import LISTEN, Dump, Socket
 from tests.unit.builders import FakeClock
 from tests.unit.fake_kernel import FakeKernel, FakeProcess
@@ -125,6 +125,21 @@ def test_a_busy_server_never_has_the_same_one_in_its_queue(stage: Stage) -> None
         stage.clock.advance(10.0)
     assert found.waiting_ratio == {"80": 1.0}
     assert found.waited_seconds == {"80": 0.0}
+
+
+def test_where_somebody_waits_long_the_next_two_slots_are_wanted_soon(stage: Stage) -> None:
+    stage.samples = [[listener(80, 1)]]
+    probe, wanted = stage.probe(), list[float | None]()
+    assert probe.sooner is None
+    for clients in ([], *[[listener(80)._replace(inode=0)]] * 4, []):
+        stage.clients = clients
+        read(probe)
+        wanted.append(probe.sooner)
+        stage.clock.advance(5.0)
+    assert wanted == [None, SOON_SECONDS, SOON_SECONDS, None, None, None], "one that lasts is told by three"
+    stage.count(7, 7)
+    read(probe)
+    assert probe.sooner == SOON_SECONDS, "or handshakes are dropped"
 
 
 def test_sockets_of_one_port_are_added_up(stage: Stage) -> None:

@@ -79,6 +79,39 @@ def test_what_only_looks_like_it_is_none(queues: tuple[float, ...], fields: dict
     assert isinstance(judge(*queues, **fields), Absent)
 
 
+@pytest.mark.parametrize(
+    ("apart", "waits", "verdict"),
+    [
+        ((20.0, 5.0, 5.0), (8.0, 8.0, 8.0), Present),
+        ((20.0, 5.0, 5.0), (8.0, 0.0, 8.0), Absent),
+        ((20.0, 5.0), (8.0, 8.0), Absent),
+        ((20.0, 1.0, 1.0), (8.0, 8.0, 8.0), Absent),
+    ],
+)
+def test_a_queue_that_stands_is_told_by_three_samples_in_a_row_however_long_it_was_empty(
+    apart: tuple[float, ...], waits: tuple[float, ...], verdict: type
+) -> None:
+    scene = Scene()
+    for _ in range(5):
+        slot(scene)
+    for seconds, wait in zip(apart, waits, strict=True):
+        scene.clock.advance(seconds - 10.0)
+        slot(scene, 9.0, waited_seconds={"8080": wait})
+    assert isinstance(RULE.judge(scene.history), verdict)
+
+
+def test_what_the_listener_before_dropped_is_not_the_new_ones() -> None:
+    """An app that was started anew listens on another port; the counter is that of all ports."""
+    scene = Scene()
+    for _ in range(4):
+        before = {key: {"9090": 9.0} for key in ("queued", "waiting_clients", "waited_seconds")}
+        slot(scene, 9.0, overflows=30.0, whose={"9090": "app"}, full_ratio={"9090": 1.0}, **before)
+    slot(scene)
+    found = RULE.judge(scene.history)
+    assert isinstance(found, Absent), found
+    assert "120 handshakes were dropped" in found.because
+
+
 def test_a_queue_in_too_few_slots_is_none_however_long_it_stood() -> None:
     """A small server in a virtual machine without inet_diag: now and then a sample meets somebody who waits."""
     assert isinstance(judge(9.0, 0.0, 0.0, 0.0, waited_seconds=None, waiting_clients=None), Absent)
