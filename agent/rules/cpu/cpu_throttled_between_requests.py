@@ -180,7 +180,7 @@ def _too_many_came_through(history: History, between: Side) -> bool:
     through = sum(long_enough(w, hits) for w in between.windows if w not in hits)
     if binomial_tail(through, len(hits) + through, LET_THROUGH.value) > CHANCE.value:
         return False
-    return len(hits) < EACH.value or (between.available >= THERE.value and releases(history).comb is None)
+    return len(hits) < EACH.value or (between.available > GONE.value and releases(history).comb is None)
 
 
 def _too_fast(history: History, telling: Sequence[Window], timeline: Sequence[Transition]) -> Judgement:
