@@ -11,15 +11,16 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 
 from agent import __version__
-from agent.calm import SMALL_CORES, SPREAD_SECONDS, Calm
+from agent.calm import PORTION, SMALL_CORES, SPREAD_SECONDS, USED_UP, Calm
 from agent.cost import Cost
 from agent.diagnosis import Change, Engine
 from agent.history import History
+from agent.portions import Portions
 from agent.pulse import Pulse
 from agent.report import AgentSelf, Report
 from agent.rules import RULES
@@ -74,6 +75,7 @@ class Agent:
         self._add_due()
         self.engine = Engine(self.history, rules=self._rules())
         self._version = 0
+        self._making: Portions[Report] | None = None
         self.lines_dropped: Callable[[], int] = lambda: 0
         self.cloud_entries: Callable[[], Mapping[str, int]] = dict
         self.pushed: Callable[[], Mapping[str, Mapping[str, int]]] = dict
@@ -122,7 +124,7 @@ class Agent:
         """End the child and close the probes."""
         await self.schedule.aclose()
 
-    def _after(self, readings: Sequence[Reading]) -> None:
+    def _after(self, readings: Sequence[Reading]) -> Awaitable[None] | None:
         self.pulse.note()
         self.state.report_failures = self.schedule.failures
         for reading in readings:
@@ -133,11 +135,22 @@ class Agent:
         news = more or urgent or self.schedule.news or self.engine.settling
         small = self._limit_is_small()
         if not self.calm.may_wait(news=news, sparing=small):
+            if small and not self._limit_is_used_up():
+                return self._publish_in_portions()
             self.publish()
         if small:
             asyncio.get_running_loop().call_later(SPREAD_SECONDS, self.on_slot)
         else:
             self.on_slot()
+        return None
+
+    async def _publish_in_portions(self) -> None:
+        """Take no more of a period's quota for a report than an app that shares the limit can spare."""
+        self._making = Portions(self._report())
+        await self._making.spread(PORTION * self._least_limit() * SPREAD_SECONDS, SPREAD_SECONDS)
+        self._making = None
+        await asyncio.sleep(SPREAD_SECONDS)
+        self.on_slot()
 
     def _judge_calm(self, report: Report) -> None:
         before = self.calm.times
@@ -147,21 +160,36 @@ class Agent:
             self.schedule.wake()
 
     def _limit_is_small(self) -> bool:
+        return self._least_limit() <= SMALL_CORES
+
+    def _least_limit(self) -> float:
         own = self.history.latest(CgroupReading)
-        return min(((own and own.limit_cores) or {}).values(), default=inf) <= SMALL_CORES
+        return min(((own and own.limit_cores) or {}).values(), default=inf)
+
+    def _limit_is_used_up(self) -> bool:
+        """Whether the quota is gone in most periods: then no app has any left to lose, and each pause waits for quota anew."""
+        own = self.history.latest(CgroupReading)
+        ran = (own and own.periods) or {}
+        hit = (own and own.throttled_periods) or {}
+        return any(number >= USED_UP * ran.get(group, inf) for group, number in hit.items())
 
     def _note_child(self) -> None:
         self.state.child_alive = self._context.child_pid() is not None
 
     def publish(self) -> Report:
         """Judge the history now and swap the new report in."""
+        if self._making is not None:
+            self._making.finish()
+        return Portions(self._report()).finish()
+
+    def _report(self) -> Generator[None, None, Report]:
         cpu_seconds, memory = self.cost.measure()
         this = AgentSelf(
             __version__, round(self.cost.uptime_seconds, 1), round(cpu_seconds, 3), memory, self.schedule.skipped,
             self.schedule.failures, round(self._pace(), 2), self.calm.times,
         )  # fmt: skip
         self.history.stretch = self.cost.stretch()
-        report, changes = self.engine.evaluate(this)
+        report, changes = yield from self.engine.steps(this)
         self._judge_calm(report)
         self.state.timeline.note(report, time.monotonic())
         self._version += 1

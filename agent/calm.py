@@ -27,6 +27,9 @@ SMALL_CORES = 0.1
 #: There probes start so far apart, a usual period of a limit: all that a wake-up takes at once, some 20 ms of CPU, would use up the quota of several
 #: periods, in which the app stands still.
 SPREAD_SECONDS = 0.1
+#: Of the quota of a period a report takes this part, and goes on in the next one; not where the quota is gone in this part of the periods anyway: an
+#: app that wants more than it gets loses the same to a report in portions, and who asks a page waits longer (docs/evidence/lightness.md).
+PORTION, USED_UP = 0.25, 0.5
 
 
 class Calm:

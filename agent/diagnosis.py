@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from agent.history import History
+from agent.portions import Portions
 from agent.report import AgentSelf, Check, Finding, Report, RuledOut, Status, UnknownRule
 from agent.rules import RULES
 from agent.rules.causal_graph import GRAPH, CausalGraph
@@ -86,14 +87,19 @@ class Engine:
 
     def evaluate(self, agent: AgentSelf) -> tuple[Report, list[Change]]:
         """Judge every rule now and build the report."""
-        with self._history.moment():
-            return self._evaluate(agent)
+        return Portions(self.steps(agent)).finish()
 
-    def _evaluate(self, agent: AgentSelf) -> tuple[Report, list[Change]]:
+    def steps(self, agent: AgentSelf) -> Generator[None, None, tuple[Report, list[Change]]]:
+        """The same, with a pause after each rule: what comes meanwhile is of the next report."""
+        with self._history.moment():
+            return (yield from self._steps(agent))
+
+    def _steps(self, agent: AgentSelf) -> Generator[None, None, tuple[Report, list[Change]]]:
         answers: dict[str, Judgement] = {}
         before = {rule.id: self._states[rule.id].verdict for rule in self.rules}
         for rule in self.rules:
             answers[rule.id] = self._settle(rule, self._ask(rule))
+            yield
         report = self._report(answers, agent)
         shown = {finding.rule: finding for finding in report.findings}
         changes = [

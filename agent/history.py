@@ -87,6 +87,8 @@ class History:
         self.seconds = seconds
         self._clock = clock
         self._now: float | None = None
+        #: What was added in this moment.
+        self._added: list[tuple[type[Reading], str, Slot]] = []
         self._forgot = clock()
         self._slots: dict[tuple[type[Reading], str], deque[Slot]] = {}
         self._targets: dict[type[Reading], list[str]] = {}
@@ -105,7 +107,7 @@ class History:
 
     @contextmanager
     def moment(self) -> Iterator[None]:
-        """One moment for all who ask within.  Nothing may be added meanwhile."""
+        """One moment for all who ask within.  What is added meanwhile is there after it."""
         self._now, self.known = self._clock(), {}
         if self._now - self._forgot >= FORGET_SECONDS:
             self._forgot = self._now
@@ -115,16 +117,22 @@ class History:
             yield
         finally:
             self._now = self.known = None
+            added, self._added = self._added, []
+            for reading_type, target, slot in added:
+                self._append(reading_type, target, slot)
 
     def add(self, reading: Reading) -> None:
         """Remember a reading."""
-        self._append(type(reading), reading.target, Slot(self.clock(), reading))
+        self._append(type(reading), reading.target, Slot(self._clock(), reading))
 
     def miss(self, reading_type: type[Reading], target: str, reason: NoData) -> None:
         """Remember that a due slot carried no data, and why."""
-        self._append(reading_type, target, Slot(self.clock(), None, reason.because, reason.remedy, reason.code))
+        self._append(reading_type, target, Slot(self._clock(), None, reason.because, reason.remedy, reason.code))
 
     def _append(self, reading_type: type[Reading], target: str, slot: Slot) -> None:
+        if self._now is not None:
+            self._added.append((reading_type, target, slot))
+            return
         if (slots := self._slots.get((reading_type, target))) is None:
             slots = self._slots[reading_type, target] = deque(maxlen=4096)
             self._targets.setdefault(reading_type, []).append(target)

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from os import urandom
 from typing import Any
@@ -75,7 +75,7 @@ class Entry:
 
 
 class Schedule:
-    """Runs probes into a History and calls ``after`` once per wake-up.
+    """Runs probes into a History and calls ``after`` once per wake-up; what that returns is awaited before it is called again.
 
     ``pace`` is asked before each wake-up: all slots come that many times as far apart as was asked for (1.0 or more).
     ``apart`` makes of the seconds that were asked for between two slots those that there are now, whatever the pace (:mod:`agent.calm`).
@@ -87,7 +87,7 @@ class Schedule:
     def __init__(
         self,
         history: History,
-        after: Callable[[list[Reading]], None],
+        after: Callable[[list[Reading]], Awaitable[None] | None],
         *,
         pace: Callable[[], float] = lambda: 1.0,
         apart: Callable[[float], float] = lambda every: every,
@@ -115,6 +115,7 @@ class Schedule:
         #: Until when nothing is told, and the telling that comes then.
         self._rests_until = clock()
         self._rest: asyncio.TimerHandle | None = None
+        self._telling: asyncio.Task[None] | None = None
 
     def add(self, probe: Probe[Reading], every: float, timeout: float | None = None) -> None:
         """Schedule a probe each ``every`` seconds; a read may take ``timeout`` (default: 80 % of that)."""
@@ -250,6 +251,8 @@ class Schedule:
         """
         self._untold += results
         wait = self._rests_until - self._clock()
+        if self._telling is not None:
+            return
         if wait <= 0:
             self._tell_all()
         elif self._rest is None:
@@ -259,12 +262,34 @@ class Schedule:
         if self._rest is not None:
             self._rest.cancel()
         results, self._untold, self._rest, began = self._untold, [], None, self._clock()
+        slowly: Awaitable[None] | None = None
+        with self._counting_failures():
+            slowly = self._after([reading for reading in results if reading is not None])
+        self.news = False
+        if slowly is not None:
+            self._telling = asyncio.ensure_future(self._told(slowly, began))
+            return
+        self._rest_since(began)
+
+    async def _told(self, slowly: Awaitable[None], began: float) -> None:
+        """Wait until all is told, and then tell what has come since."""
+        with self._counting_failures():
+            await slowly
+        self._telling = None
+        self._rest_since(began)
+        if self._untold:
+            self._tell([])
+
+    @contextlib.contextmanager
+    def _counting_failures(self) -> Iterator[None]:
+        """A defect in judging or telling must not end the measuring; the old report stays."""
         try:
-            self._after([reading for reading in results if reading is not None])
-        except Exception:  # a defect in judging or telling must not end the measuring; the old report stays
+            yield
+        except Exception:
             self.failures += 1
             _log.exception("the report could not be made")
-        self.news = False
+
+    def _rest_since(self, began: float) -> None:
         ended = self._clock()
         self._rests_until = ended + (ended - began)
 
@@ -306,7 +331,7 @@ class Schedule:
         """Close every probe; a failure to close does not keep the others open."""
         if self._rest is not None:
             self._rest.cancel()
-        waiting = [*self._followers, *self._late]
+        waiting = [*self._followers, *self._late, *([self._telling] if self._telling else [])]
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)

@@ -137,6 +137,23 @@ def test_in_a_moment_time_stands_still_and_each_sum_is_worked_out_once() -> None
         assert count(history, 10.0) == 0
 
 
+def test_what_comes_in_a_moment_is_there_after_it_with_the_time_when_it_came() -> None:
+    clock = FakeClock(0.0)
+    history = History(100.0, clock=clock)
+    history.add(suspension(clock()))
+    with history.moment():
+        clock.advance(3.0)
+        history.add(suspension(clock()))
+        clock.advance(2.0)
+        history.miss(SuspensionReading, "", NoData("none"))
+        assert len(history.slots(SuspensionReading, 60.0)) == 1
+        assert history.kinds() == {SuspensionReading}
+        newest = history.newest(SuspensionReading)
+        assert newest is not None
+        assert newest.at == 0.0
+    assert [slot.at for slot in history.slots(SuspensionReading, 60.0)] == [0.0, 3.0, 5.0]
+
+
 def test_a_moment_ends_with_whatever_was_raised_in_it() -> None:
     clock = FakeClock(0.0)
     history = History(100.0, clock=clock)

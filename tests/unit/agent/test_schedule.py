@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 from hypothesis import given, settings
@@ -347,6 +347,43 @@ def test_a_telling_that_takes_long_is_followed_by_as_long_without_and_nothing_is
         assert len(told) == 3, "nothing is told after the end"
 
     asyncio.run(scene())
+
+
+def test_what_is_told_slowly_is_awaited_before_the_next_is_told_and_its_failure_is_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig, told, go_on = Rig(), list[int](), asyncio.Event()
+
+    def judge(batch: list[Reading]) -> Awaitable[None]:
+        told.append(len(batch))
+        return slowly()
+
+    async def slowly() -> None:
+        await go_on.wait()
+        if len(told) == 1:
+            raise ZeroDivisionError
+
+    rig.schedule._after = judge
+
+    async def scene() -> None:
+        some: list[Reading | None] = [suspension(0.0)]
+        for _ in range(3):
+            rig.schedule._tell(some)
+            await asyncio.sleep(0)
+        assert told == [1]
+        go_on.set()
+        await asyncio.sleep(0.01)
+        assert (told, rig.schedule.failures) == ([1, 2], 1)
+        go_on.clear()
+        rig.schedule._tell(some)
+        await asyncio.sleep(0.01)
+        assert told == [1, 2, 1]
+        await rig.schedule.aclose()
+        assert rig.schedule._telling is not None
+        assert rig.schedule._telling.cancelled()
+
+    asyncio.run(scene())
+    assert "the report could not be made" in caplog.text
 
 
 def test_news_is_what_came_out_of_turn_or_late_and_what_is_missing_or_back() -> None:
