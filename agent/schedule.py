@@ -250,9 +250,9 @@ class Schedule:
         Where hardly any CPU is left a report takes half a minute: whoever asks a page waits for the end of one, and not for one after the other.
         """
         self._untold += results
-        wait = self._rests_until - self._clock()
         if self._telling is not None:
             return
+        wait = self._rests_until - self._clock()
         if wait <= 0:
             self._tell_all()
         elif self._rest is None:
@@ -266,10 +266,10 @@ class Schedule:
         with self._counting_failures():
             slowly = self._after([reading for reading in results if reading is not None])
         self.news = False
-        if slowly is not None:
-            self._telling = asyncio.ensure_future(self._told(slowly, began))
-            return
-        self._rest_since(began)
+        if slowly is None:
+            self._rest_since(began)
+        else:
+            self._telling = asyncio.create_task(self._told(slowly, began))
 
     async def _told(self, slowly: Awaitable[None], began: float) -> None:
         """Wait until all is told, and then tell what has come since."""
