@@ -7,6 +7,7 @@ limit stands still: of a server that used a fifth of it the p99 was 3.4 times as
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Generic, TypeVar, cast
@@ -20,8 +21,11 @@ class Portions(Generic[T]):
     def __init__(self, steps: Generator[None, None, T]) -> None:
         self._steps = steps
         self._result: T | None = None
-        self.done = False
+
+    @property
+    def done(self) -> bool:
         """Whether it has ended, by whatever."""
+        return inspect.getgeneratorstate(self._steps) == inspect.GEN_CLOSED
 
     def step(self) -> bool:
         """Do one more step, if there is one.  Returns whether there may be another; raises what the work raises."""
@@ -30,10 +34,7 @@ class Portions(Generic[T]):
         try:
             next(self._steps)
         except StopIteration as end:
-            self.done, self._result = True, end.value
-        except BaseException:
-            self.done = True
-            raise
+            self._result = end.value
         return not self.done
 
     def finish(self) -> T:

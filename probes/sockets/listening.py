@@ -57,7 +57,7 @@ MOST_CLIENTS = 1024
 #: More samples in a slot, once something waits; the pause before each is half to all of this, or of this part of a slot.
 MORE_SAMPLES, BETWEEN_SECONDS, BETWEEN_RATIO = 3, 0.7, 0.15
 #: Whoever was met waiting for so long, or was dropped, is looked for again so soon, so many times, until nobody is.
-SOON_WAIT_SECONDS, SOON_SECONDS, MOST_SOON = 0.1, 5.0, 2
+LONG_WAIT_SECONDS, SOON_SECONDS, MOST_SOON = 0.1, 5.0, 2
 #: CPU of one slot, and upper bound of one reading (measured: 0.3 to 0.5 ms and 3300 bytes with ten ports).
 CPU_SECONDS, READING_BYTES = 0.5e-3, 10_000
 
@@ -180,7 +180,7 @@ class ListeningProbe:
         else:
             unseen |= dict.fromkeys(("waiting_clients", "waited_seconds"), refused)
         held = counted.get("overflows") or any(
-            w >= SOON_WAIT_SECONDS for w in fields.get("waited_seconds", {}).values()
+            w >= LONG_WAIT_SECONDS for w in fields.get("waited_seconds", {}).values()
         )
         self._held = self._held + 1 if held else 0
         for name in ("overflows", "drops"):

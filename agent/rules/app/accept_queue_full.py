@@ -22,12 +22,12 @@ from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknow
 from agent.views import place
 from probes.averages import fmean
 from probes.reading import Code
-from probes.sockets.listening import ListeningReading
+from probes.sockets.listening import LONG_WAIT_SECONDS, MOST_SOON, SOON_SECONDS, ListeningReading
 
 SPAN = 90.0
 WAIT = Threshold(
     "time that a connection waits to be accepted, at least",
-    0.1,
+    LONG_WAIT_SECONDS,
     "seconds",
     "added to every request: what a person notices",
 )
@@ -51,7 +51,7 @@ OVERFLOWS = Threshold(
 )
 RUN = Threshold(
     "or instead: time in which each sample of three or more met one that waits for so long, at least",
-    10.0,
+    MOST_SOON * SOON_SECONDS,
     "seconds",
     "sampled again after 5 and 10 s: a burst is over by then",
 )

@@ -177,7 +177,7 @@ def _weigh(history: History, between: Side, during: Side, there: float, evidence
 def _too_many_came_through(history: History, between: Side) -> bool:
     """Whether a platform that takes the CPU would not have let so many bursts through; of several stopped ones none by a limit's clock."""
     hits = [w for w in between.windows if stopped(w)]
-    through = sum(long_enough(w, hits) for w in between.windows if w not in hits)
+    through = sum(long_enough(w, hits) for w in between.windows if not stopped(w))
     if binomial_tail(through, len(hits) + through, LET_THROUGH.value) > CHANCE.value:
         return False
     return len(hits) < EACH.value or (between.available > GONE.value and releases(history).comb is None)
