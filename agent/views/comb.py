@@ -62,7 +62,8 @@ def releases(history: History, seconds: float = SPAN) -> Releases:
     if ends and found.undecided and (known := _known(history, periods)):
         found = replace(found, comb=known.again(ends, bursts))
     if found.comb is None:
-        return replace(found, on_no_comb=found.on_no_comb and met_no_limit(bursts, periods))
+        none = met_no_limit(bursts, periods)
+        return replace(found, on_no_comb=found.on_no_comb and none, at_a_phase=found.at_a_phase or not none)
     size = limit_cores(found.comb, [w for r in readings for w in digest(r).spins])
     return replace(found, comb=replace(found.comb, cores=size))
 

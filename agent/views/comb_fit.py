@@ -71,6 +71,13 @@ class Releases:
     ends: int
     comb: Comb | None = None
     on_no_comb: bool = False
+    #: Without a comb: whether more of them, or of those that stopped a burst, are at one phase of a period than chance explains.
+    at_a_phase: bool = False
+
+    @property
+    def suspected(self) -> bool:
+        """Whether a limit may have made them and they are too few to say so: more at one phase than by chance, and not yet a comb."""
+        return self.undecided and self.at_a_phase and self.ends < ENOUGH_ENDS
 
     @property
     def undecided(self) -> bool:
@@ -101,8 +108,10 @@ def find(ends: Sequence[End], periods: Sequence[float] = PERIODS, bursts: Sequen
         for trial in fits:
             if trial.share(limits) >= SAME_SHARE * most:
                 return Releases(trial.number, trial.comb(limits))
-    coarse = [t for t in trials if t.of_all and t.number >= ENOUGH_ENDS and t.period >= CELLS * TICK_SECONDS]
-    return Releases(large, None, bool(coarse) and all(t.chance(1) >= MERE_CHANCE for t in coarse))
+    coarse = [t for t in trials if t.period >= CELLS * TICK_SECONDS]
+    at_a_phase = any(t.chance(1) < MERE_CHANCE for t in coarse)
+    many = [t for t in coarse if t.of_all and t.number >= ENOUGH_ENDS]
+    return Releases(large, None, bool(many) and all(t.chance(1) >= MERE_CHANCE for t in many), at_a_phase)
 
 
 class _Trial(NamedTuple):

@@ -112,9 +112,10 @@ def _judge(history: History) -> Judgement:
             "clock: other work on these CPUs"
         )
         evidence.insert(0, Evidence(text, short, "ratio"))
-    elif seen.ends < LEAST_ENDS:
+    elif seen.ends < LEAST_ENDS or seen.suspected:
+        phase = ", some at one phase of a period" if seen.suspected else ""
         return Unknown(
-            f"{seen.ends} large gaps, too few to distinguish a CPU limit from other work on these CPUs",
+            f"{seen.ends} large gaps{phase}: too few to distinguish a CPU limit from other work on these CPUs",
             "wait half a minute: the agent's next probes show whether a limit has a clock here",
             Code.NOT_YET,
         )
@@ -131,7 +132,7 @@ def _judge(history: History) -> Judgement:
         severity=severity,
         scope=place.scope(history),
         evidence=tuple(evidence),
-        advice=ADVICE_NO_LIMIT,
+        advice=ADVICE_NO_LIMIT if seen.on_no_comb or short is not None else ADVICE_EITHER,
         share=max(share, short or 0.0),
     )
 
@@ -220,6 +221,12 @@ ADVICE_NO_LIMIT = Advice(
     ),
     "more CPU reserved or billed",
     "another billing mode or a higher CPU limit: no limit's clock is in the gaps; nor a faster database",
+)
+ADVICE_EITHER = Advice(
+    "Find out on the host who takes the CPU: the gaps do not distinguish a limit from other work.",
+    ADVICE_NO_LIMIT.changes,
+    ADVICE_NO_LIMIT.cost,
+    "a faster database",
 )
 
 RULE = Rule(

@@ -82,6 +82,20 @@ def test_a_few_gaps_decide_nothing() -> None:
     assert not found.on_no_comb
 
 
+def test_a_few_gaps_of_which_most_are_at_one_phase_are_suspected_of_a_limit_until_they_are_many() -> None:
+    """An idle sandbox at 20 % beside a busy host: other work's gaps were there before the limit's."""
+    few = sorted(on_comb(5, 0.1) + on_ticks(3))
+    assert find(few).suspected
+    assert not find(on_comb(20, 0.1)).suspected, "it is decided"
+    assert not find(sorted(on_comb(12, 0.1) + on_ticks(30))).suspected, "no more will tell"
+
+
+@pytest.mark.parametrize("number", [LEAST_ENDS, 12, 20])
+def test_few_gaps_that_neighbours_make_are_seldom_suspected(number: int) -> None:
+    suspected = sum(find(on_ticks(number, seed=seed)).suspected for seed in range(300))
+    assert suspected <= 30, "a tenth, by MERE_CHANCE"
+
+
 def test_some_strays_leave_a_limit_what_it_is() -> None:
     """13 of 17 were measured in gVisor: what neighbours make between two releases."""
     ends = sorted(on_comb(13, 0.1) + on_ticks(4))

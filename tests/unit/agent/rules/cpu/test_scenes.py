@@ -5,6 +5,7 @@ A row is a scene, a column is a rule; each cell that differs from the column's o
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -310,6 +311,39 @@ def test_bursts_that_gaps_of_a_turn_or_two_stopped_convict_where_they_are_on_no_
     scene.slot([at(began + n * apart, burst) for n in range(number)])
     judgement = judge("cpu_suspended", scene)
     assert answer(judgement) == expected, judgement
+
+
+@pytest.mark.parametrize(
+    ("late", "expected"),
+    [
+        pytest.param((0.0, 0.0, 0.0, 0.0, 0.0, 0.031, 0.057, 0.012), "unknown", id="five of eight at one phase"),
+        pytest.param((0.0, 0.071, 0.043, 0.018, 0.084, 0.031, 0.057, 0.012), "present", id="at any moment"),
+    ],
+)
+def test_few_large_gaps_convict_nobody_while_a_limit_may_have_made_most(
+    late: tuple[float, ...], expected: Answer
+) -> None:
+    scene = Scene(trust=NONE_COUNTS, sandbox="gvisor").run(60, spins=None, cause=HIDDEN)
+    began = scene.clock() - 45.0
+    burst = spin(burn=0.02, gaps=[0.06], cause=HIDDEN)._replace(ends=((0.08, 0.06),))
+    scene.slot([at(began + 5.0 * n + more, burst) for n, more in enumerate(late)])
+    judgement = judge("cpu_suspended", scene)
+    assert answer(judgement) == expected, judgement
+    if isinstance(judgement, Present):
+        assert "limit's clock" not in judgement.advice.will_not_help, "eight gaps do not rule a limit out"
+
+
+def test_what_neighbours_do_to_heartbeats_does_not_convict_beside_a_few_bursts_at_one_phase() -> None:
+    """An idle sandbox at 20 %: five bursts met the limit, and before they were six other work was said to take the CPU."""
+    scene = Scene(trust=NONE_COUNTS, sandbox="gvisor").run(60, spins=None, cause=HIDDEN)
+    began, draw = scene.clock() - 45.0, random.Random(3)
+    burst = spin(burn=0.02, gaps=[0.06], cause=HIDDEN)._replace(ends=((0.08, 0.06),))
+    late = [beat(began + 2.0 * n + draw.random(), late=[0.02], cause=HIDDEN) for n in range(15)]
+    scene.slot([*late, *(at(began + 8.0 * n, burst) for n in range(5))])
+    seen = releases(scene.history)
+    assert seen.undecided
+    judgement = judge("cpu_suspended", scene)
+    assert answer(judgement) == "unknown", judgement
 
 
 def test_a_heartbeat_is_never_limit_shaped() -> None:
