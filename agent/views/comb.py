@@ -62,8 +62,8 @@ def releases(history: History, seconds: float = SPAN) -> Releases:
     if ends and found.undecided and (known := _known(history, periods)):
         found = replace(found, comb=known.again(ends, bursts))
     if found.comb is None:
-        none = met_no_limit(bursts, periods)
-        return replace(found, on_no_comb=found.on_no_comb and none, at_a_phase=found.at_a_phase or not none)
+        clear = _bursts_met_no_limit(history, seconds)
+        return replace(found, on_no_comb=found.on_no_comb and clear, at_a_phase=found.at_a_phase or not clear)
     size = limit_cores(found.comb, [w for r in readings for w in digest(r).spins])
     return replace(found, comb=replace(found.comb, cores=size))
 
@@ -117,7 +117,13 @@ _then = remembered(128)(_shown_until)  # what a minute of the past shows does no
 def stopped_off_the_clock(history: History) -> bool:
     """Whether bursts were stopped often enough to say that no limit of a usual period stopped them: at any phase of it."""
     _, bursts = _latest_ends(history, SPAN)
-    return len(bursts) >= LEAST_ENDS and met_no_limit(bursts, _periods(history))
+    return len(bursts) >= LEAST_ENDS and _bursts_met_no_limit(history, SPAN)
+
+
+@once
+def _bursts_met_no_limit(history: History, seconds: float) -> bool:
+    """Whether the bursts that were stopped in the last ``seconds`` were not stopped by a limit."""
+    return met_no_limit(_latest_ends(history, seconds)[1], _periods(history))
 
 
 def ends_of(window: Window, least: float = STOP_GAP_SECONDS) -> Iterator[End]:
