@@ -6,7 +6,7 @@ scheduler, one that wants to go on running is not, and the app's busy threads ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from agent.history import History
 from agent.report import Advice, Evidence
@@ -14,6 +14,7 @@ from agent.rules import raising
 from agent.rules.confidence import by_kernel, kernel, measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import backlog, place
+from agent.views.attribution import attribute
 from agent.views.cpu import cores_used, cpu_breakdown, held_outside, spin_view
 from agent.views.stalled import CONTENTION
 from probes.app.processes import ProcessesReading
@@ -37,6 +38,7 @@ RECENT = Threshold(
     "beside busy threads each waits (27 of 27 measured), beside neighbours that take a tenth of a busy thread's time each third one: "
     "three of five is chance there",
 )
+LATEST = int(RECENT.value)
 SPREAD = Threshold(
     "time from the first to the last probe that waited, at least",
     10.0,
@@ -95,11 +97,11 @@ GUEST = measured(
 def _judge(history: History) -> Judgement:
     if (no := place.cannot_count(history, "run_delay")) is not None:
         return Unknown(*no)
-    minute, latest = spin_view(history, SPAN), spin_view(history, LOOK_BACK, int(RECENT.value))
+    lasts = lasting(spin_view(history, LOOK_BACK).spins, lambda w: attribute(w).contention >= WAITED.value)
+    minute, latest = spin_view(history, SPAN), spin_view(history, LOOK_BACK, len(lasts) or LATEST)
     cpu = cpu_breakdown(history, SPAN)
     beat = cpu.shares["suspended_contention"] if cpu and cpu.seconds >= STARTED.value else 0.0
-    waited = latest.with_cause("contention", WAITED.value)
-    lasts = it_lasts(waited)
+    waited = lasts or latest.with_cause("contention", WAITED.value)
     spun = latest.waiting if lasts else min(latest.waiting, minute.waiting)
     if spun >= SHARE.value > beat and not lasts:
         return Unknown(
@@ -144,9 +146,17 @@ def _judge(history: History) -> Judgement:
     return Present("warning", by_kernel(history, PLAIN, GUEST), place.scope(history), evidence, advice, share=share)
 
 
-def it_lasts(waited: Sequence[Window]) -> bool:
-    """Whether these, of the latest probes those that waited, are as many as are judged, and no start of another process alone."""
-    return len(waited) >= RECENT.value and waited[-1].start - waited[0].start >= SPREAD.value
+def lasting(spins: Sequence[Window], met: Callable[[Window], bool]) -> Sequence[Window]:
+    """The fewest of the latest probes that show that it lasts, by itself no start of another process; none where they do not.
+
+    Each of them met it.  While it is looked into they come closer together, so that it takes more of them than are enough in number.
+    """
+    for count, window in enumerate(reversed(spins), 1):
+        if not met(window):
+            return ()
+        if count >= LATEST and spins[-1].start - window.start >= SPREAD.value:
+            return spins[-count:]
+    return ()
 
 
 def _idle_since(history: History, start: float) -> float:

@@ -65,7 +65,6 @@ EACH = Threshold(
     "ratio",
     "without neighbours 1 to 3 % go in gaps of 0.5 to 7 ms",
 )
-SHORT_SPAN = cpu_contended.SPAN
 #: A limit that takes that much of a core stops a burst for ``STOP_GAP_SECONDS`` or more, unless its period is shorter than this.
 SHORT_PERIODS = tuple(period for period in PERIODS if SHORT.value * period < STOP_GAP_SECONDS)
 
@@ -95,14 +94,10 @@ def _judge(history: History) -> Judgement:
     big = sum(w.gaps for w in late)
     by_beat = share >= SHARE.value and big >= 2
     by_large = by_beat or len(spins) >= 2
-    untold = _untold(history)
-    # The clock takes a third of all that is worked out for a report: not where it would change nothing, as beside a quota that is counted.
-    seen = releases(history) if by_large or untold else Releases(0)
+    seen, short, lost = _untold(history, by_large=by_large)
     why = [no.because for name in ("cgroup_throttled", "run_delay") if (no := place.cannot_count(history, name))]
-    bursts = untold if seen.comb is None else ()
-    short = _in_short_gaps(history, bursts) if bursts else None
     if not by_large and short is None:
-        felt, lost = bool(view.spins or windows), _lost(bursts, GAP.value)
+        felt = bool(view.spins or windows)
         return _not_convicted(share, lost, felt=felt, blind=bool(why), evidence=tuple(evidence))
     if seen.comb is not None:
         return Absent("the gaps end on the clock of a CPU limit: see cpu_quota_throttled", tuple(evidence))
@@ -137,28 +132,39 @@ def _judge(history: History) -> Judgement:
     )
 
 
-def _untold(history: History) -> Sequence[Window]:
-    """The latest busy-loop probes where run delay does not tell what they lost; none while there are too few to say what a burst of work loses."""
-    if place.cannot_count(history, "run_delay") is None:
-        return ()
-    spins = spin_view(history, SHORT_SPAN, int(cpu_contended.RECENT.value)).spins
-    return spins if len(spins) >= cpu_contended.RECENT.value else ()
+def _untold(history: History, *, by_large: bool) -> tuple[Releases, float | None, float]:
+    """The clock of the gaps where it matters, and the shares that bursts lost where run delay does not tell: in what convicts, and in all short gaps."""
+    short, lost = None, 0.0
+    if place.cannot_count(history, "run_delay") is not None:
+        bursts = spin_view(history, cpu_contended.LOOK_BACK).spins
+        if len(bursts) >= cpu_contended.LATEST:  # fewer do not say what a burst of work loses
+            short, lost = _in_short_gaps(history, bursts), _lost(bursts[-cpu_contended.LATEST :], GAP.value)
+    # The clock takes a third of all that is worked out for a report: not where it would change nothing, as beside a quota that is counted.
+    if not (by_large or short is not None or lost >= SHORT.value):
+        return Releases(0), None, lost
+    seen = releases(history)
+    return (seen, short, lost) if seen.comb is None else (seen, None, 0.0)  # a limit's clock tells who stopped them
 
 
 def _in_short_gaps(history: History, bursts: Sequence[Window]) -> float | None:
-    """The share of their time that these lost in short gaps, where that convicts; else None.
+    """The share of their time that the latest of these lost in short gaps, where that convicts; else None.
 
-    Gaps that may be those of a limit, because they end at one phase of a period or are too few to say, convict nobody.
+    Gaps that may be those of a limit, because they end at one phase of a period or are too few to say, convict nobody.  A burst that a longer
+    gap stopped before short ones could says nothing of them, but most must tell: a limit's gap is short where the burst met its end.
     """
     off_the_clock = stopped_off_the_clock(history)
     longest = GAP.value if off_the_clock else STOP_GAP_SECONDS
-    waited = [w for w in bursts if _lost([w], longest) >= EACH.value]
-    if not cpu_contended.it_lasts(waited):
+
+    def met(burst: Window) -> bool:
+        return _lost([burst], longest) >= EACH.value
+
+    lasts = cpu_contended.lasting([w for w in bursts if w.longest < longest or met(w)], met)
+    if not lasts or 2 * len(lasts) < sum(w.start >= lasts[0].start for w in bursts):
         return None
-    ends = [end for w in bursts for end in ends_of(w, 0.0) if end.length < longest]
+    ends = [end for w in lasts for end in ends_of(w, 0.0) if end.length < longest]
     clock = any(_on_a_clock(ends, period) for period in SHORT_PERIODS)
     enough = off_the_clock or len(ends) >= LEAST_ENDS
-    share = _lost(bursts, longest)
+    share = _lost(lasts, longest)
     return share if share >= SHORT.value and enough and not clock else None
 
 

@@ -54,6 +54,22 @@ def test_an_app_that_is_not_seen_leaves_open_who_it_is() -> None:
 
 
 @pytest.mark.parametrize(
+    ("slots", "verdict"),
+    [(6, Present), (2, Unknown)],
+    ids=["for half a minute", "no longer than a process takes to start"],
+)
+def test_probes_that_come_close_together_convict_when_all_of_ten_seconds_waited(slots: int, verdict: type) -> None:
+    """While it is looked into one comes each second, and the latest five of them never span so long."""
+    scene = Scene()
+    for _ in range(slots):
+        start = scene.clock()
+        close = [spin(start + 0.5 + n, gaps=(0.004,) * 3, cause="contention") for n in range(4)]
+        scene.slot([*beats(start, 5, 0.0), *close])
+    judgement = BY_ID["cpu_contended"].judge(scene.history)
+    assert isinstance(judgement, verdict), judgement
+
+
+@pytest.mark.parametrize(
     ("virtualised", "steal", "lost", "verdict"),
     [
         (True, False, 1.0, Unknown),

@@ -266,6 +266,7 @@ def at(start: float, burst: Window) -> Window:
         pytest.param([short_gaps()] * 5, 5.03, NONE_COUNTS, "present", id="a busy neighbour"),
         pytest.param([short_gaps()] * 4, 5.03, NONE_COUNTS, "absent", id="too few bursts"),
         pytest.param([short_gaps()] * 5, 2.03, NONE_COUNTS, "unknown", id="all within another process's start"),
+        pytest.param([short_gaps()] * 12, 1.03, NONE_COUNTS, "present", id="close together, for longer than that"),
         pytest.param([short_gaps()] * 2 + [spin(cause=HIDDEN)] * 3, 5.03, NONE_COUNTS, "unknown", id="two of five"),
         pytest.param([short_gaps(number=1)] * 5, 5.03, NONE_COUNTS, "absent", id="a quarter is not lost"),
         pytest.param([short_gaps()] * 5, 5.03, ALL_COUNT, "absent", id="run delay would have told"),
@@ -309,6 +310,25 @@ def test_bursts_that_gaps_of_a_turn_or_two_stopped_convict_where_they_are_on_no_
     began = scene.clock() - 40.0
     burst = STOPPED._replace(ends=((0.024, 0.02),))
     scene.slot([at(began + n * apart, burst) for n in range(number)])
+    judgement = judge("cpu_suspended", scene)
+    assert answer(judgement) == expected, judgement
+
+
+@pytest.mark.parametrize(
+    ("bursts", "expected"),
+    [
+        pytest.param("SsSssSssS", "present", id="a longer turn stopped four of nine at once"),
+        pytest.param("ssSssSss", "present", id="two, an earlier one is asked for each"),
+        pytest.param("ssSsSsSc", "unknown", id="the latest met nothing"),
+        pytest.param("SSsSsSSs", "unknown", id="too few are left to say that it lasts"),
+    ],
+)
+def test_a_burst_that_a_longer_gap_stopped_at_once_says_nothing_of_short_ones(bursts: str, expected: Answer) -> None:
+    """Beside three neighbours on a crowded host: five of five bursts had to lose a tenth before such a gap, and did in one report of two."""
+    scene = Scene(trust=NONE_COUNTS, sandbox="gvisor").run(60, spins=None, cause=HIDDEN)
+    began = scene.clock() - 55.0
+    kinds = {"S": STOPPED._replace(ends=((0.024, 0.02),)), "s": short_gaps(), "c": spin(cause=HIDDEN)}
+    scene.slot([at(began + n * 5.037, kinds[kind]) for n, kind in enumerate(bursts)])
     judgement = judge("cpu_suspended", scene)
     assert answer(judgement) == expected, judgement
 
