@@ -15,6 +15,7 @@ from agent.rules.confidence import by_kernel, kernel, measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import backlog, place
 from agent.views.attribution import attribute
+from agent.views.comb_clock import binomial_tail
 from agent.views.cpu import cores_used, cpu_breakdown, held_outside, spin_view
 from agent.views.stalled import CONTENTION
 from probes.app.processes import ProcessesReading
@@ -32,13 +33,18 @@ SHARE = Threshold(
     "a busy thread loses a quarter of its speed; three on two CPUs lose a third",
 )
 RECENT = Threshold(
-    "latest busy-loop probes, each of which waited",
+    "latest busy-loop probes, at least, each of which waited; of more nearly each, as seven of eight",
     5,
     "",
-    "beside busy threads each waits (27 of 27 measured), beside neighbours that take a tenth of a busy thread's time each third one: "
+    "beside busy threads nearly each waits (55 of 57 measured), beside neighbours that take a tenth of a busy thread's time each third one: "
     "three of five is chance there",
 )
 LATEST = int(RECENT.value)
+#: So many probes wait by chance beside such neighbours; as many as that convict which are there as rarely as all of the least number.
+BY_CHANCE = 1 / 3
+MOST_CHANCE = BY_CHANCE**LATEST
+#: It is over when so many in a row met nothing.
+CLEAN = 2
 SPREAD = Threshold(
     "time from the first to the last probe that waited, at least",
     10.0,
@@ -149,12 +155,16 @@ def _judge(history: History) -> Judgement:
 def lasting(spins: Sequence[Window], met: Callable[[Window], bool]) -> Sequence[Window]:
     """The fewest of the latest probes that show that it lasts, by itself no start of another process; none where they do not.
 
-    Each of them met it.  While it is looked into they come closer together, so that it takes more of them than are enough in number.
+    Nearly each of them met it: more than chance puts there (the binomial tail).  While it is looked into they come closer together, so that it
+    takes more of them than are enough in number, and of those one may have come through.
     """
+    hits = 0
     for count, window in enumerate(reversed(spins), 1):
-        if not met(window):
+        hits += met(window)
+        if count >= CLEAN and not hits:
             return ()
-        if count >= LATEST and spins[-1].start - window.start >= SPREAD.value:
+        long = count >= LATEST and spins[-1].start - window.start >= SPREAD.value
+        if long and 2 * hits > count and binomial_tail(hits, count, BY_CHANCE) <= MOST_CHANCE:
             return spins[-count:]
     return ()
 

@@ -103,7 +103,10 @@ def test_one_spin_may_be_chance(rule: str, cause: Cause, answers: dict[int, type
         ([0.012] * 5, Present),
         ([0.0] * 7 + [0.012] * 5, Present),  # it has begun
         ([0.012] * 4 + [0.0] * 4, Absent),  # it is over
-        ([0.012] * 7 + [0.0], Unknown),  # may be: one met a free CPU
+        ([0.012] * 7 + [0.0], Present),  # one met a free CPU
+        ([0.012] * 6 + [0.0, 0.012], Present),
+        ([0.012] * 4 + [0.0, 0.012], Unknown),  # five of six are chance once in 56 times
+        ([0.012] * 7 + [0.0] * 2, Unknown),  # two in a row: it may be over
         ([0.012, 0.0, 0.012, 0.0, 0.012], Unknown),
         ([0.0] * 4 + [0.012, 0.0, 0.012, 0.0, 0.012], Absent),  # over the minute it is too little
         ([0.01, 0.0, 0.01, 0.0, 0.0], Absent),

@@ -321,6 +321,8 @@ def test_bursts_that_gaps_of_a_turn_or_two_stopped_convict_where_they_are_on_no_
         pytest.param("ssSssSss", "present", id="two, an earlier one is asked for each"),
         pytest.param("ssSsSsSc", "unknown", id="the latest met nothing"),
         pytest.param("SSsSsSSs", "unknown", id="too few are left to say that it lasts"),
+        pytest.param("ssscssss", "present", id="one of eight came through"),
+        pytest.param("sssssscc", "unknown", id="the latest two did"),
     ],
 )
 def test_a_burst_that_a_longer_gap_stopped_at_once_says_nothing_of_short_ones(bursts: str, expected: Answer) -> None:
