@@ -100,7 +100,7 @@ def throttling(history: History, seconds: float, target: str = "") -> Throttling
     readings = [r for r in history.window(CgroupReading, seconds, target) if r.throttled_seconds is not None]
     if not readings:
         return None
-    spins = spin_view(history, seconds).spins if not target else ()
+    spins = spins_within(history, seconds) if not target else ()
     wall = sum(r.seconds for r in readings) - sum(w.end - w.start for w in spins)
     if wall <= 0:
         return Throttling()
@@ -304,7 +304,7 @@ class SpinView:
 @once
 def spin_view(history: History, seconds: float, most: int = 1000) -> SpinView:
     """The last ``most`` spins of the last ``seconds``."""
-    spins = _spins(history, seconds)[-most:]
+    spins = spins_within(history, seconds)[-most:]
     causes = Causes.sum(map(attribute, spins))
     if causes.contention:  # run delay grows behind a limit of this kernel too, also where no visible group counts it
         on_clock = causes.contention * _share_to_the_limit(history, spins)
@@ -315,5 +315,6 @@ def spin_view(history: History, seconds: float, most: int = 1000) -> SpinView:
 
 
 @once
-def _spins(history: History, seconds: float) -> tuple[Window, ...]:
+def spins_within(history: History, seconds: float) -> tuple[Window, ...]:
+    """The spins of the last ``seconds``, newest last: where their causes, all added up, are not asked for."""
     return tuple(w for r in history.window(SuspensionReading, seconds) for w in digest(r).spins)

@@ -16,7 +16,7 @@ from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknow
 from agent.views import backlog, place
 from agent.views.attribution import attribute
 from agent.views.comb_clock import binomial_tail
-from agent.views.cpu import cores_used, cpu_breakdown, held_outside, spin_view
+from agent.views.cpu import cores_used, cpu_breakdown, held_outside, spin_view, spins_within
 from agent.views.stalled import CONTENTION
 from probes.app.processes import ProcessesReading
 from probes.cpu.suspension import SuspensionReading, Window
@@ -103,7 +103,7 @@ GUEST = measured(
 def _judge(history: History) -> Judgement:
     if (no := place.cannot_count(history, "run_delay")) is not None:
         return Unknown(*no)
-    lasts = lasting(spin_view(history, LOOK_BACK).spins, lambda w: attribute(w).contention >= WAITED.value)
+    lasts = lasting(spins_within(history, LOOK_BACK), lambda w: attribute(w).contention >= WAITED.value)
     minute, latest = spin_view(history, SPAN), spin_view(history, LOOK_BACK, len(lasts) or LATEST)
     cpu = cpu_breakdown(history, SPAN)
     beat = cpu.shares["suspended_contention"] if cpu and cpu.seconds >= STARTED.value else 0.0

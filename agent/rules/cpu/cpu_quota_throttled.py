@@ -20,7 +20,7 @@ from agent.rules.cpu import limit_clock
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import backlog, place
 from agent.views.comb import releases
-from agent.views.cpu import cores_used, cpu_breakdown, spin_view, throttling, use_of_cpu
+from agent.views.cpu import cores_used, cpu_breakdown, spins_within, throttling, use_of_cpu
 from agent.views.limits import CpuLimit, cpu_limit
 from agent.views.stalled import HYPERVISOR, QUOTA, UNKNOWN
 from probes.cpu.suspension import SuspensionReading, Window
@@ -146,7 +146,7 @@ def _target(history: History, target: str) -> Judgement:
         return _present(
             history, target, severity, by_kernel(history, HELD, HELD_GUEST), (lead, *evidence), limit, held.share
         )
-    spins = spin_view(history, LOOK_BACK).spins if not target else ()
+    spins = spins_within(history, LOOK_BACK) if not target else ()
     since = _limit_since(history, target)
     proof = [w for w in spins if w.end > since and _met(w)]
     if limit is not None and limit.cores < 1 and proof:

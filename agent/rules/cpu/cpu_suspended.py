@@ -21,7 +21,7 @@ from agent.views.attribution import attribute, digest
 from agent.views.comb import LEAST_ENDS, ends_of, releases, stopped_off_the_clock
 from agent.views.comb_clock import GAP_SHARE, End
 from agent.views.comb_fit import PERIODS, Releases, at_one_phase
-from agent.views.cpu import cpu_breakdown, spin_view
+from agent.views.cpu import cpu_breakdown, spin_view, spins_within
 from agent.views.stalled import UNKNOWN
 from probes.cpu.spinner import STOP_GAP_SECONDS
 from probes.cpu.suspension import SuspensionReading, Window
@@ -136,7 +136,7 @@ def _untold(history: History, *, by_large: bool) -> tuple[Releases, float | None
     """The clock of the gaps where it matters, and the shares that bursts lost where run delay does not tell: in what convicts, and in all short gaps."""
     short, lost = None, 0.0
     if place.cannot_count(history, "run_delay") is not None:
-        bursts = spin_view(history, cpu_contended.LOOK_BACK).spins
+        bursts = spins_within(history, cpu_contended.LOOK_BACK)
         if len(bursts) >= cpu_contended.LATEST:  # fewer do not say what a burst of work loses
             short, lost = _in_short_gaps(history, bursts), _lost(bursts[-cpu_contended.LATEST :], GAP.value)
     # The clock takes a third of all that is worked out for a report: not where it would change nothing, as beside a quota that is counted.

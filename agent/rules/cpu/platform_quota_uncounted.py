@@ -18,7 +18,7 @@ from agent.rules.rule import Absent, Judgement, Rule, Unknown
 from agent.views import comb, place
 from agent.views.attribution import attribute, digest
 from agent.views.comb import uncounted_limit
-from agent.views.cpu import spin_view
+from agent.views.cpu import spins_within
 from agent.views.stalled import QUOTA
 from probes.cpu.suspension import SuspensionReading
 from probes.host.cgroup import CgroupReading
@@ -38,7 +38,7 @@ def _judge(history: History) -> Judgement:
     limit = uncounted_limit(history)
     if limit is None:
         ends = _uncounted_gaps(history)
-        if not spin_view(history, comb.SPAN).spins and ends < comb.LEAST_ENDS:
+        if not spins_within(history, comb.SPAN) and ends < comb.LEAST_ENDS:
             return Unknown(
                 "no burst of CPU has been tried yet, and an idle container meets no limit",
                 "wait for the next busy-loop probes",
