@@ -63,7 +63,7 @@ def releases(history: History, seconds: float = SPAN) -> Releases:
         found = replace(found, comb=known.again(ends, bursts))
     if found.comb is None:
         clear = _bursts_met_no_limit(history, seconds)
-        return replace(found, on_no_comb=found.on_no_comb and clear, at_a_phase=found.at_a_phase or not clear)
+        return found if clear else replace(found, off_the_clock=0, at_a_phase=True)
     size = limit_cores(found.comb, [w for r in readings for w in digest(r).spins])
     return replace(found, comb=replace(found.comb, cores=size))
 

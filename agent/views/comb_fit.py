@@ -66,11 +66,11 @@ SUSPICIOUS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Releases:
-    """What the ends of gaps say: their number, the comb if there is one, and whether they lie on none."""
+    """What the ends of gaps say: of how many large ones, the comb if there is one, and how many, short ones included, say that they lie on none."""
 
     ends: int
     comb: Comb | None = None
-    on_no_comb: bool = False
+    off_the_clock: int = 0
     #: Without a comb: whether more of them, or of those that stopped a burst, are at one phase of a period than chance explains.
     at_a_phase: bool = False
 
@@ -78,6 +78,11 @@ class Releases:
     def suspected(self) -> bool:
         """Whether a limit may have made them and they are too few to say so: more at one phase than by chance, and not yet a comb."""
         return self.undecided and self.at_a_phase and self.ends < ENOUGH_ENDS
+
+    @property
+    def on_no_comb(self) -> bool:
+        """Whether they lie on none for sure."""
+        return self.off_the_clock > 0
 
     @property
     def undecided(self) -> bool:
@@ -111,7 +116,8 @@ def find(ends: Sequence[End], periods: Sequence[float] = PERIODS, bursts: Sequen
     coarse = [t for t in trials if t.period >= CELLS * TICK_SECONDS]
     at_a_phase = any(t.chance(1) < MERE_CHANCE for t in coarse)
     many = [t for t in coarse if t.of_all and t.number >= ENOUGH_ENDS]
-    return Releases(large, None, bool(many) and all(t.chance(1) >= MERE_CHANCE for t in many), at_a_phase)
+    by_chance = all(t.chance(1) >= MERE_CHANCE for t in many)
+    return Releases(large, None, max((t.number for t in many), default=0) if by_chance else 0, at_a_phase)
 
 
 class _Trial(NamedTuple):

@@ -92,8 +92,10 @@ def _judge(history: History) -> Judgement:
         return by_clock
     seen = releases(history)
     if isinstance(counted, Unknown) and seen.on_no_comb:
-        why = f"{seen.ends} gaps ended at any moment of a period: a limit lets work go on when its period begins"
-        return Absent(why, (Evidence(why, float(seen.ends)),))
+        why = (
+            f"{seen.off_the_clock} gaps ended at any moment of a period: a limit lets work go on when its period begins"
+        )
+        return Absent(why, (Evidence(why, float(seen.off_the_clock)),))
     if isinstance(counted, Absent) and seen.neither and _uncounted(history) >= UNTOLD.value:
         why = f"{counted.because}; but {seen.ends} gaps that nothing here counts {limit_clock.MIXED}"
         return Unknown(why, "look for a limit on the machine that this one runs on", Code.CANNOT_COUNT)

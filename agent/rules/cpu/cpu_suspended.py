@@ -115,8 +115,8 @@ def _judge(history: History) -> Judgement:
             Code.NOT_YET,
         )
     if seen.on_no_comb:
-        text = f"{seen.ends} gaps ended at any moment of a period: no CPU limit's clock, so other work on the machine or its host"
-        evidence.insert(0 if short is None else 1, Evidence(text, float(seen.ends)))
+        text = f"{seen.off_the_clock} gaps ended at any moment of a period: no CPU limit's clock, so other work on the machine or its host"
+        evidence.insert(0 if short is None else 1, Evidence(text, float(seen.off_the_clock)))
     if why:
         evidence.append(Evidence(f"the cause is not visible here: {why[0]}"))
     # What only the agent's own spins met has slowed nobody yet: it is no emergency.

@@ -76,6 +76,11 @@ def test_what_neighbours_make_lies_on_no_comb(tick: float) -> None:
     assert sum(f.on_no_comb for f in found) >= 190
 
 
+def test_the_gaps_that_say_so_are_counted_the_short_ones_with_the_large() -> None:
+    found = find(sorted(on_ticks(30, length=0.013) + on_ticks(2, length=0.05, seed=1)))
+    assert (found.ends, found.off_the_clock) == (2, 32)
+
+
 def test_a_few_gaps_decide_nothing() -> None:
     found = find(on_comb(LEAST_ENDS - 1, 0.1))
     assert found.comb is None
