@@ -114,7 +114,7 @@ class Agent:
 
     async def run(self) -> None:
         """Measure until cancelled."""
-        self.pulse.start(asyncio.get_running_loop())
+        self.pulse.start()
         try:
             await self.schedule.run()
         finally:

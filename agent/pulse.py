@@ -6,15 +6,16 @@ notes the time and sleeps on: a turn of the event loop for each beat costs three
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import threading
 import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 PULSE_SECONDS = 0.9
+
+_log = logging.getLogger("stallscope.pulse")
 
 
 class Pulse:
@@ -23,7 +24,7 @@ class Pulse:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._seen: deque[float] = deque(maxlen=256)
-        #: Called in the loop at each beat.
+        #: Called in its thread at each beat.
         self.also: Sequence[Callable[[], None]] = ()
         self._stopped = threading.Event()
 
@@ -37,22 +38,19 @@ class Pulse:
         at = bisect_left(seen, start)
         return at < len(seen) and seen[at] < end
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+    def start(self) -> None:
         """Beat until :meth:`stop`."""
+        threading.Thread(target=self._beat, name="pulse", daemon=True).start()
 
-        def beat() -> None:
-            while not self._stopped.is_set():
-                self.note()
-                if self.also:
-                    with suppress(RuntimeError):  # the loop is closed: the end
-                        loop.call_soon_threadsafe(self._sample)
-                time.sleep(PULSE_SECONDS)
-
-        threading.Thread(target=beat, name="pulse", daemon=True).start()
-
-    def _sample(self) -> None:
-        for each in self.also:
-            each()
+    def _beat(self) -> None:
+        while not self._stopped.is_set():
+            self.note()
+            for each in self.also:
+                try:
+                    each()
+                except Exception:  # a defect there must not stop the witness
+                    _log.debug("what is sampled at each beat failed", exc_info=True)
+            time.sleep(PULSE_SECONDS)
 
     def stop(self) -> None:
         """Beat no more."""

@@ -80,7 +80,7 @@ class Context:
     loop_ran_between: Callable[[float, float], bool] = lambda _start, _end: False
     """Whether the agent's event loop was seen running between two monotonic instants."""
     each_second: list[Callable[[], None]] = field(default_factory=list)
-    """Called about once a second, in a wake-up that happens anyway: for what takes well below a millisecond and never waits."""
+    """Called about once a second in a thread of its own, in a wake-up that happens anyway: for what takes well below a millisecond and never waits."""
     in_flight: InFlight = field(default_factory=InFlight)
     """Requests in flight, pushed by whoever knows of them."""
     pages: Shared = field(default_factory=Shared)

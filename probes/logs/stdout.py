@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -93,6 +94,7 @@ class PipeProbe:
         self._unseen: dict[str, Unseen] = {}
         self._taken: float | None = None
         self._sampled: dict[tuple[int, int], tuple[_End, FullTimes]] = {}
+        self._sampling = threading.Lock()
 
     async def read(self) -> BacklogReading:
         """Measure once.  Raises NoData when no process can be seen, or none may be looked at."""
@@ -110,7 +112,8 @@ class PipeProbe:
             )
             raise NoData(because, ITS_DESCRIPTORS) if because else nobody
         queues: dict[str, Queue] = {}
-        self._keep_sampled(ends)
+        with self._sampling:
+            self._keep_sampled(ends)
         for end in ends.values():
             if end.stream in queues:
                 queues[end.stream].add(end.queue)
@@ -122,21 +125,23 @@ class PipeProbe:
 
     async def aclose(self) -> None:
         """Nothing is held open."""
-        self._sampled = {}
+        with self._sampling:
+            self._sampled = {}
 
     def sample(self) -> None:
-        """Whether those that are known are full now; to be called about once a second.  Never raises."""
-        for key, (end, times) in list(self._sampled.items()):
-            try:
-                full = self._is_full(key, end)
-            except OSError:
-                full = None
-            if full is None:
-                del self._sampled[key]  # gone; a new one is found in the next slot
-                continue
-            times.note(self._clock(), full)
-            if times.lasts:
-                times.note_writer(self._sleeps(end))
+        """Whether those that are known are full now; to be called about once a second, in any thread.  Never raises."""
+        with self._sampling:
+            for key, (end, times) in list(self._sampled.items()):
+                try:
+                    full = self._is_full(key, end)
+                except OSError:
+                    full = None
+                if full is None:
+                    del self._sampled[key]  # gone; a new one is found in the next slot
+                    continue
+                times.note(self._clock(), full)
+                if times.lasts:
+                    times.note_writer(self._sleeps(end))
 
     def _is_full(self, key: tuple[int, int], end: _End) -> bool | None:
         """None when the descriptor leads somewhere else by now.  Raises OSError."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -323,6 +325,27 @@ def test_no_more_than_some_are_sampled_between_two_slots(tree: Tree) -> None:
         tree.process(pid, tree.pipe(f"p{pid}", 1))
     tree.read()
     assert len(tree.probe._sampled) == MOST_SAMPLED
+
+
+def test_samples_of_another_thread_and_slots_lose_nothing_of_each_other(tree: Tree) -> None:
+    tree.process(5, tree.pipe("a", CAPACITY), tree.pipe("b"))
+    tree.read()
+    noted, real = list[bool](), FullTimes.note
+
+    def slowly(times: FullTimes, now: float, full: bool) -> None:
+        before = times.samples
+        time.sleep(0.001)  # whoever could come in between does
+        real(times, now, full)
+        noted.append(times.samples == before + 1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FullTimes, "note", slowly)
+        other = threading.Thread(target=lambda: [tree.probe.sample() for _ in range(20)])
+        other.start()
+        readings = [tree.read() for _ in range(20)]
+        other.join()
+    assert all(noted)
+    assert [reading.full_ratio for reading in readings] == [{"stdout": 1.0, "stderr": 0.0}] * 20
 
 
 def test_a_sample_leaves_nothing_open(tree: Tree) -> None:
