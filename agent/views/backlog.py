@@ -70,6 +70,8 @@ class Backlog:
     """Of the samples, one a second where that can be done, the part in which it took no more; ``None`` without any."""
     full_seconds: float | None
     """The longest part of it without a break."""
+    full_ago: float
+    """Seconds since the slot in which that part ended; 0.0 while it lasts, and in that slot."""
     blocked_share: float | None
     """Of the samples in which it was full, those in which its writer waited; ``None`` where that is not known."""
     blocked: Sequence[float]
@@ -155,6 +157,9 @@ def _queue(queue: str, source: str, readings: Sequence[BacklogReading], longer: 
         return sum(s * v for s, v in known) / sum(s for s, _ in known) if known else otherwise
 
     fulls, waits = each("full"), each("blocked")
+    longest, at = max(
+        ((n, r.taken) for r in readings if (n := _of(r.full_seconds, queue)) is not None), default=(None, latest.taken)
+    )
     falling, begun = _falling([(r.taken, _of(r.entries, queue), _of(r.waiting_bytes, queue)) for r in readings[-2:]])
     return Backlog(
         source, queue, latest.kinds[queue], latest.backing.get(queue, _UNKNOWN), latest.units.get(queue, "entries"),
@@ -166,7 +171,7 @@ def _queue(queue: str, source: str, readings: Sequence[BacklogReading], longer: 
         dropped=sum(each("dropped")), refused=sum(each("refused")), errors=sum(each("errors")),
         falling=falling, begun=begun,
         full=fulls, blocked=waits,
-        full_share=mean("full_ratio", mean("full")), full_seconds=max(each("full_seconds"), default=None), blocked_share=mean("blocked_ratio", sum(waits) / sum(fulls) if waits and sum(fulls) else None),
+        full_share=mean("full_ratio", mean("full")), full_seconds=longest, full_ago=latest.taken - at, blocked_share=mean("blocked_ratio", sum(waits) / sum(fulls) if waits and sum(fulls) else None),
         seconds=latest.taken - readings[0].taken,
     )  # fmt: skip
 

@@ -59,7 +59,8 @@ def _pipe(queue: backlog.Backlog) -> Judgement:
     text = f"{queue.name} was full {full:.0%} of the last minute"
     evidence = [Evidence(text, full, "ratio")]
     if longest:
-        evidence.append(Evidence(f"for {longest:.0f} s without a break", longest, "seconds"))
+        over = f", over for {queue.full_ago:.0f} s" if queue.full_ago else ""
+        evidence.append(Evidence(f"for {longest:.0f} s without a break{over}", longest, "seconds"))
     waited = queue.blocked_share
     if waited is not None:
         evidence.append(Evidence(f"in {waited:.0%} of these samples its writer slept in write()", waited, "ratio"))

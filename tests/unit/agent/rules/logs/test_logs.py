@@ -370,6 +370,15 @@ def test_a_reader_that_stands_explains_the_queue_that_writes_to_it_and_no_other(
     assert "log_pipe_blocked" in found
 
 
+@pytest.mark.parametrize(
+    ("ended", "text"), [(60, "for 4 s without a break"), (30, "for 4 s without a break, over for 30 s")]
+)
+def test_a_stop_of_its_reader_that_is_over_is_told_as_such(ended: int, text: str) -> None:
+    judgement = _pipe(full=0.0, full_ratio=0.07, full_seconds=lambda s: 4.0 * (s == ended)).judge("log_pipe_blocked")
+    assert isinstance(judgement, Present)
+    assert [evidence.text for evidence in judgement.evidence if "without a break" in evidence.text] == [text]
+
+
 def test_a_source_that_is_silent_is_named_with_its_remedy() -> None:
     judgement = Logs().silent("vector", "logs.metrics_urls.vector: connection refused").judge("log_queue_in_memory")
     assert judgement == Unknown("logs.metrics_urls.vector: connection refused", "load it")
