@@ -79,16 +79,12 @@ def _judge(history: History) -> Judgement:
     view = spin_view(history, SPINS_SPAN, most=3)
     spins = [w for w in view.spins if _unexplained(w)]
     evidence = [Evidence(f"ready work was held {share:.0%} of the time", share, "ratio")]
-    available = None
     if spins:
         last = max(spins, key=lambda w: w.longest)
         burned = last.end - last.start - last.gap_seconds
-        available = 1 - last.gap_seconds / (last.end - last.start)
-        text = (
-            f"a burst got {burned:.3f} s of CPU, then nothing for {last.longest:.3f} s: "
-            f"at most {available:.0%} of a core is available"
-        )
-        evidence.insert(0, Evidence(text, available, "ratio"))
+        # One burst is no measure of how much there is: it may meet the end of what the app had used up.
+        text = f"a burst got {burned:.3f} s of CPU, then nothing for {last.longest:.3f} s"
+        evidence.insert(0, Evidence(text, last.longest, "seconds"))
     if late and (longest := max(w.longest for w in late)):
         evidence.append(Evidence(f"the longest gap was {longest:.3f} s", longest, "seconds"))
     big = sum(w.gaps for w in late)

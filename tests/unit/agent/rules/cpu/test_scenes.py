@@ -162,6 +162,14 @@ def test_the_first_evidence_is_the_number_that_convicts(scene: str, rule: str) -
     assert "held 0%" not in judgement.evidence[0].text
 
 
+def test_one_burst_beside_neighbours_is_no_measure_of_what_there_is() -> None:
+    judgement = judge("cpu_suspended", SCENES["gVisor beside neighbours, idle"][0]())
+    assert isinstance(judgement, Present)
+    texts = [evidence.text for evidence in judgement.evidence]
+    assert any("of CPU, then nothing for" in text for text in texts)
+    assert not [text for text in texts if "of a core" in text]
+
+
 @pytest.mark.parametrize("scene", SCENES)
 def test_a_finding_carries_advice_with_changes_cost_and_what_it_will_not_help(scene: str) -> None:
     history = SCENES[scene][0]().history
