@@ -15,6 +15,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / unit:.{places}f} {name}"
 
 
+def some(number: float, thing: str) -> str:
+    """So many of them: ``1 session``, ``3 sessions``."""
+    return f"{number:.0f} {thing}{'' if round(number) == 1 else 's'}"
+
+
 def megabytes(number: float) -> str:
     """Bytes as megabytes."""
     return f"{number / 1e6:.{0 if number >= 1e7 else 1}f} MB"

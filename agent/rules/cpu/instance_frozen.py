@@ -13,6 +13,7 @@ from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules.confidence import measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from agent.rules.words import some
 from agent.views.attribution import add_up, attribute, digest
 from agent.views.stalled import FREEZE
 from probes.cpu.suspension import LONG_GAP_SECONDS, SuspensionReading, Window
@@ -64,7 +65,7 @@ def _judge(history: History) -> Judgement:
     last = next(w for w in reversed(frozen) if w not in crowded)
     evidence = (
         Evidence(f"no code ran for {last.longest:.1f} s, agent and child alike", last.longest, "seconds"),
-        Evidence(f"{len(frozen)} such gaps in two minutes", float(len(frozen)), ""),
+        Evidence(f"{some(len(frozen), 'such gap')} in two minutes", float(len(frozen)), ""),
         Evidence("no throttled time and no scheduler delay cover it", (last.run_delay or 0.0), "seconds"),
     )
     advice = Advice(

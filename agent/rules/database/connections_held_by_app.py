@@ -57,6 +57,8 @@ UNTAKEN = Threshold(
     "seconds",
     "as long; who reads at its own pace takes something",
 )
+#: A session that asked something a moment ago is no example of those that are held.
+TOLD_SECONDS = 0.1
 BY_SESSIONS = not_measured(0.85, "the server's own states; whose pool waits is not known", "by the server's sessions")
 BY_ALL = not_measured(
     0.6, "a worker with a connection of its own holds it too", "where no session is free, and no pool is seen"
@@ -109,7 +111,7 @@ def _sessions(history: History, target: str, pooled: bool) -> Judgement:
             f"{holder.idle_seconds:.1f} s in a transaction of {holder.transaction_seconds:.1f} s",
             holder.idle_seconds, "seconds",
         )
-        for holder in latest.holders
+        for holder in latest.holders if holder.idle_seconds >= TOLD_SECONDS
     ]  # fmt: skip
     given, _ = held_of_pool(history, SPAN)
     # Beside other clients of this database: as many as the pool has given out; where that is not known, more than are served.

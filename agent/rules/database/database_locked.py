@@ -15,6 +15,7 @@ from agent.report import Advice, Evidence
 from agent.rules import targets
 from agent.rules.confidence import measured, not_measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
+from agent.rules.words import some
 from agent.views import server_sessions
 from agent.views.stalled import LOCK
 from probes.postgres.locks import ADVISORY, Blocked
@@ -58,7 +59,7 @@ def _target(history: History, target: str) -> Judgement:
     share = seen.waiting_for_locks / active if seen and active else 0.0
     oldest = latest.blocked_seconds
     text = (
-        f"{latest.blocked:.0f} sessions of {targets.name(target)} wait for a lock"
+        f"{some(latest.blocked, 'session')} of {targets.name(target)} wait{'s' if latest.blocked == 1 else ''} for a lock"
         f"{'' if oldest is None else f', the oldest for {oldest:.1f} s'}"
         f"{f'; {share:.0%} of the active ones in the last half minute' if seen else ''}{_standing_by(latest)}"
     )

@@ -128,7 +128,8 @@ def _target(history: History, target: str) -> Judgement:
             f"{text}; a CPU limit held this agent {held:.0%} of the time, and it samples while a client beside it reads"
         )
         return Unknown(because, NOT_HELD, Code.CANNOT_COUNT)
-    evidence.append(Evidence(f"most of them are in {what}", seen.active[what]))
+    most = "run, or wait for a CPU" if what == RUNNING else f"wait, and the server calls it {what} (wait_event_type)"
+    evidence.append(Evidence(f"most of them {most}", seen.active[what]))
     return Present("critical" if seen.executing_seconds >= VERY.value else "warning", SURE, "the app", tuple(evidence), Advice(
         ADVICE, ("SELECT queryid, calls, mean_exec_time, query FROM pg_stat_statements ORDER BY total_exec_time DESC LIMIT 5",
                  "EXPLAIN (ANALYZE, BUFFERS) of the first: a sequential scan wants an index", "a larger server, when its CPU or disks are full"),

@@ -408,6 +408,28 @@ def test_nobody_who_may_be_a_leader_is_to_be_ended(reading: PostgresServerReadin
     assert "terminate" not in repr(judgement.advice)
 
 
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("running", "most of them run, or wait for a CPU"),
+        ("IO", "most of them wait, and the server calls it IO (wait_event_type)"),
+    ],
+)
+def test_what_the_statements_do_is_said_in_words_and_as_the_server_calls_it(what: str, text: str) -> None:
+    judgement = judge("database_slow", *(server({what: 4.0}, 5.0),) * 4)
+    assert isinstance(judgement, Present)
+    assert text in [evidence.text for evidence in judgement.evidence]
+
+
+@pytest.mark.parametrize(
+    ("blocked", "text"), [(1.0, "1 session of database 'main' waits"), (3.0, "3 sessions of database 'main' wait for")]
+)
+def test_one_session_is_not_several(blocked: float, text: str) -> None:
+    judgement = judge("database_locked", server({"Lock": blocked}, 9.0, blocked=blocked, blocked_seconds=9.0))
+    assert isinstance(judgement, Present)
+    assert judgement.evidence[0].text.startswith(text)
+
+
 def test_time_that_statements_waited_for_their_client_is_taken_out_of_their_mean() -> None:
     mixed = server({"ClientWrite": 3.0, "running": 1.0}, 0.1, statement_seconds=0.4, statements=100.0)
     judgement = judge("database_slow", *(mixed,) * 4)

@@ -86,6 +86,12 @@ def test_an_old_transaction_that_nobody_waits_for_is_worth_knowing() -> None:
     assert "session 77 (web) has asked nothing for 90.0 s" in found.evidence[1].text
 
 
+def test_a_session_that_has_just_asked_something_is_no_example() -> None:
+    found = judge(in_transaction(4, 0.0), WAITED)
+    assert isinstance(found, Present)
+    assert not [evidence.text for evidence in found.evidence if "has asked nothing" in evidence.text]
+
+
 def apart(held: float, free: float, *, cores: float = 0.02, waits: float = 0.0, **active: float) -> Scene:
     """A minute of an app whose sessions are held or free, whose threads use so much and whose connections wait for an answer so often; no pool is seen."""
     scene = Scene()
