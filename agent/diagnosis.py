@@ -22,10 +22,10 @@ from agent.rules import RULES
 from agent.rules.causal_graph import GRAPH, CausalGraph
 from agent.rules.rule import Absent, Judgement, Present, Rule, Unknown
 from agent.suspects import suspects
-from agent.verdict import advise, conclude, explain, in_order, severity_of
+from agent.verdict import SPINS_SECONDS, Ended, advise, conclude, explain, in_order, severity_of
 from agent.views import blind_spots
 from agent.views.breakdown import build_breakdown
-from agent.views.cpu import CpuBreakdown, cpu_breakdown
+from agent.views.cpu import CpuBreakdown, cpu_breakdown, spin_view
 from agent.views.stalled import Stalled, stalled
 from probes.host.platform import PlatformReading
 from probes.reading import Code, Reading
@@ -59,6 +59,8 @@ class _State:
     clearing: float | None = None
     since: float = 0.0
     cleared: float = -math.inf
+    ended: float = -math.inf
+    """Since when what it says is no longer so, or cannot be told."""
     returned: bool = False
     last: Present | None = None
 
@@ -181,6 +183,8 @@ class Engine:
             if now - state.clearing < max(rule.clear_seconds, STEADY_SECONDS if steady else 0.0):
                 return state.last
             state.cleared, state.returned = now, False
+        if state.verdict == "present":
+            state.ended = now if state.clearing is None else state.clearing
         state.clearing = None
         state.verdict = "absent" if isinstance(judgement, Absent) else "unknown"
         return judgement
@@ -198,8 +202,15 @@ class Engine:
         )
         cpu = cpu_breakdown(self._history, BREAKDOWN_SECONDS)
         platform = self._history.latest(PlatformReading)
-        four = suspects(self._history, self.rules, findings, answers, cpu)
-        verdict = conclude(self._history, findings, answers, cpu, four, blind=bool(blind), of_the_app=harm.of_the_app)
+        ended = self._ended()
+        ago = math.inf if ended is None else ended.ago / self._history.stretch  # exactly: from before it ended is told
+        bursts = spin_view(self._history, min(SPINS_SECONDS, ago))
+        since = cpu if ago >= BREAKDOWN_SECONDS else cpu_breakdown(self._history, ago)
+        four = suspects(self._history, self.rules, findings, answers, since, bursts)
+        verdict = conclude(
+            self._history, findings, answers, since, bursts, four,
+            blind=bool(blind), of_the_app=harm.of_the_app, ended=ended,
+        )  # fmt: skip
         return Report(
             status=verdict.status,
             verdict=verdict.sentence,
@@ -217,6 +228,15 @@ class Engine:
             checks=self._checks(cpu, findings, verdict.status),
             suspects=four,
         )
+
+    def _ended(self) -> Ended | None:
+        """The finding about the CPU that ended last, where there is none now and bursts from before that would still count."""
+        own = [(self._states[rule.id], rule) for rule in self.rules if rule.suspect == "CPU"]
+        last, rule = max(own, key=lambda each: each[0].ended, default=(_State(), None))
+        ago = self._clock() - last.ended
+        if rule is None or ago >= SPINS_SECONDS or any(state.verdict == "present" for state, _ in own):
+            return None
+        return Ended(rule.title, ago, over=last.verdict == "absent")
 
     def _finding(
         self, rule: Rule, present: Mapping[str, Present], harm: Stalled, sizes: Mapping[str, float | None]

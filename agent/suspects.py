@@ -13,12 +13,13 @@ from typing import NamedTuple
 from agent.history import History
 from agent.report import Finding, Suspect, SuspectState
 from agent.rules.rule import Absent, Judgement, Rule, Unknown
-from agent.verdict import GOOD, SEVERE, SPINS_SECONDS
+from agent.verdict import GOOD, LEAST_SPINS, SEVERE
 from agent.views import backlog, unix_sockets
 from agent.views.connections import POSTGRES, REDIS, connections, most_meant, service
-from agent.views.cpu import RUNNING, CpuBreakdown, spin_view
+from agent.views.cpu import RUNNING, CpuBreakdown, SpinView
 from agent.views.round_trips import STORES, RoundTrip, asked, round_trips
 from agent.views.stalled import LOCK, OTHER_SIDE, SERVER, STARVED, stalled
+from probes.cpu.suspension import SuspensionReading
 from probes.logs.reading import BacklogReading
 from probes.postgres.probe import PostgresReading
 from probes.reading import Reading
@@ -48,11 +49,11 @@ class _Watch(NamedTuple):
 
 def suspects(
     history: History, rules: Sequence[Rule], findings: Sequence[Finding], answers: Mapping[str, Judgement],
-    cpu: CpuBreakdown | None,
+    cpu: CpuBreakdown | None, bursts: SpinView,
 ) -> tuple[Suspect, ...]:  # fmt: skip
-    """In the order in which they are looked at."""
+    """In the order in which they are looked at; ``cpu`` and ``bursts`` as for :func:`agent.verdict.conclude`."""
     watched = {
-        "CPU": _cpu(history, cpu),
+        "CPU": _cpu(history, cpu, bursts),
         "database": _database(history),
         "network": _network(history),
         "logs": _logs(history),
@@ -108,14 +109,13 @@ def _most_wait(history: History) -> float | None:
     return waiting if waiting is not None and share is not None and waiting >= 1 and share >= SEVERE else None
 
 
-def _cpu(history: History, cpu: CpuBreakdown | None) -> _Watch:
-    spun = spin_view(history, SPINS_SECONDS).available
-    shares = [share for share in (spun, cpu.shares[RUNNING] if cpu else None) if share is not None]
+def _cpu(history: History, cpu: CpuBreakdown | None, bursts: SpinView) -> _Watch:
+    shares = [share for share in (bursts.available, cpu.shares[RUNNING] if cpu else None) if share is not None]
     return _Watch(
-        bool(shares),
+        bool(shares) or history.latest(SuspensionReading) is not None,
         "wait for the first samples",
         f"available {min(shares):.0%}" if shares else "",
-        bool(shares) and min(shares) >= GOOD,
+        bool(shares) and min(shares) >= GOOD and len(bursts.spins) >= LEAST_SPINS,
     )
 
 

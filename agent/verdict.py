@@ -10,7 +10,8 @@ cause is named beside the effect as contributing.  Where the effect is the same 
 of time), it is explained by whoever is as severe.
 
 *Healthy* means that what can be seen was looked at and nothing above the bar was lost.  What was not looked at is named, because
-a suspect whom nobody watches has not been cleared.
+a suspect whom nobody watches has not been cleared.  What work met before a finding about the CPU ended has been told by it: the
+headline and the CPU as a suspect are of the time since, and unknown until two bursts of CPU were tried in it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from agent.rules.causal_graph import CausalGraph
 from agent.rules.rule import Judgement, Present, Unknown
 from agent.views.attribution import Causes
 from agent.views.connections import connections, service
-from agent.views.cpu import CAUSES, RUNNING, CpuBreakdown, spin_view
+from agent.views.cpu import CAUSES, RUNNING, CpuBreakdown, SpinView
 from probes.app.pool import PoolReading
 from probes.app.processes import ProcessesReading
 from probes.cpu.spinner import STOP_GAP_SECONDS
@@ -52,6 +53,17 @@ AS_LARGE = 1.0
 SEVERE = 0.5
 #: ... and who is named for it is named by chance in less than a third.
 SURE = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The finding about the CPU that ended last: what work met before then is told, and says nothing of now."""
+
+    title: str
+    ago: float
+    """Seconds."""
+    over: bool
+    """Whether it is known to be over, and not only that nobody can tell any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,34 +166,50 @@ def conclude(
     findings: Sequence[Finding],
     answers: Mapping[str, Judgement],
     cpu: CpuBreakdown | None,
+    bursts: SpinView,
     four: Sequence[Suspect],
     *,
     blind: bool,
     of_the_app: bool,
+    ended: Ended | None = None,
 ) -> Verdict:
     """The verdict on these findings.
 
-    ``blind``: a rule without which nothing is called healthy is unknown.  ``of_the_app``: what they hold up is the app's.
+    ``cpu`` and ``bursts`` are of the time since the last finding about the CPU ``ended``.  ``blind``: a rule without which nothing is called
+    healthy is unknown.  ``of_the_app``: what they hold up is the app's.
     """
     causes = [f for f in findings if f.explained_by is None]
     if causes:
         sentence = _name(causes) + (_parts(causes) if of_the_app else "")
         return Verdict(_worst(findings, blind=blind), sentence, conclusive=True)
+    few = cpu is None or bursts.available is None or len(bursts.spins) < LEAST_SPINS
+    if few and ended is not None and not blind:
+        return _too_early(ended)
     if blind or cpu is None:
         reasons = [a.because for a in answers.values() if isinstance(a, Unknown)]
         because = reasons[0] if reasons else "nothing has been measured"
         return Verdict("warn" if blind else "pass", f"Cannot tell yet: {because}.", conclusive=False)
-    view = spin_view(history, SPINS_SECONDS)
-    if view.available is None or len(view.spins) < LEAST_SPINS:
+    if few or bursts.available is None:
         return Verdict("pass", "Cannot tell yet: too few bursts of CPU have been tried.", conclusive=False)
-    available = min(cpu.shares[RUNNING], view.available)
+    available = min(cpu.shares[RUNNING], bursts.available)
     if available < GOOD:
-        return Verdict("warn", _short_of_cpu(cpu, view.causes, view.available), conclusive=True)
+        return Verdict("warn", _short_of_cpu(cpu, bursts.causes, bursts.available), conclusive=True)
     return Verdict(
         "pass",
         f"Nothing takes the CPU away: it was available {available:.1%} of the time whenever it was wanted. "
         f"Changing the billing mode or the CPU limit will not help.{_looked_at(history, four)}",
         conclusive=True,
+    )
+
+
+def _too_early(ended: Ended) -> Verdict:
+    """Too little has been tried since."""
+    title, ago = _inside(ended.title), max(1, round(ended.ago))
+    if ended.over:
+        sentence = f"Cannot tell yet: too few bursts of CPU have been tried in the {ago} s since this ended: {title}."
+        return Verdict("pass", sentence, conclusive=False)
+    return Verdict(
+        "warn", f"Cannot tell whether this is over: {title}. It was said until {ago} s ago.", conclusive=False
     )
 
 
@@ -225,7 +253,7 @@ def _short_of_cpu(cpu: CpuBreakdown, spun: Causes, by_spins: float) -> str:
     reasons = {
         "hypervisor": "the host of this virtual machine, by the ticks that it lost; steal of /proc/stat on the host would prove it",
         "quota": "a CPU limit that is met now and then; nr_throttled in cpu.stat would prove it",
-        "contention": "other work on these CPUs: as long as that these threads were ready and waited for a CPU (run delay in /proc/PID/schedstat)",
+        "contention": "other work on these CPUs, by the time for which these threads were ready and waited for a CPU (run delay in /proc/PID/schedstat)",
     }
     usual = f"other work on these CPUs, by gaps below {STOP_GAP_SECONDS * 1000:.0f} ms; run delay in /proc/PID/schedstat would prove it"
     return (

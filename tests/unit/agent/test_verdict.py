@@ -12,7 +12,7 @@ from agent.report import Advice, AgentSelf, Evidence, Report, Severity
 from agent.rules import RULES
 from agent.rules.causal_graph import GRAPH, CausalGraph, Link
 from agent.rules.confidence import not_measured
-from agent.rules.rule import Present, Rule
+from agent.rules.rule import Absent, Judgement, Present, Rule, Unknown
 from agent.verdict import explain, in_order, severity_of
 from probes.app.processes import ProcessesReading
 from probes.logs.reading import BacklogReading
@@ -73,7 +73,7 @@ def test_of_one_severity_the_one_to_which_most_is_lost_comes_first() -> None:
 @pytest.mark.parametrize(
     ("cause", "reason"),
     [
-        ("contention", "other work on these CPUs: as long as that these threads were ready"),
+        ("contention", "other work on these CPUs, by the time for which these threads were ready"),
         ("nobody", "other work on these CPUs, by gaps below 15 ms; run delay in /proc/PID/schedstat would prove it"),
         ("hypervisor", "the host of this virtual machine"),
     ],
@@ -113,6 +113,66 @@ def test_a_freeze_is_a_share_of_the_time_that_was_looked_at() -> None:
         (frozen,) = report(scene, *(rule for rule in RULES if rule.id == "instance_frozen")).findings
         shares.append(frozen.share or 0.0)
     assert shares[0] == pytest.approx(2 * shares[1])
+
+
+HELD = Burst((0.09,), burn=0.01)
+
+
+def test_bursts_that_a_limit_held_say_nothing_of_the_time_after_it() -> None:
+    """65 s after a limit was lifted: "No cause was found, but short bursts of work got the CPU only 10.1 %", likely by a limit that is met now and then."""
+    scene = Scene().run(60, gap=0.09, cause="quota", limit=0.1, spins=HELD)
+    engine = Engine(scene.history, clock=scene.clock)
+    said = list[tuple[str, bool, str, str]]()
+    for spins in (None,) * 6 + (Burst(burn=0.012),) * 6:
+        found, _ = engine.evaluate(AgentSelf("", 0.0, 0.0, 0))
+        said.append((found.status, found.conclusive, found.verdict, found.suspects[0].state))
+        scene.run(10, spins=spins)
+    texts = [text for _, _, text, _ in said]
+    assert texts[0].startswith("A CPU limit holds the work back")
+    assert not [text for text in texts if "No cause was found" in text]
+    first = next(i for i, text in enumerate(texts) if "too few bursts" in text)
+    assert said[first][:2] == ("pass", False)
+    assert "in the 10 s since this ended: a CPU limit holds the work back" in texts[first]
+    assert [state for _, _, text, state in said if "too few bursts" in text] == ["unknown"] * (len(said) - first - 3)
+    assert said[-1][:2] == ("pass", True)
+    assert texts[-1].startswith("Nothing takes the CPU away: it was available 100.0%")
+
+
+@pytest.mark.parametrize(
+    ("then", "status", "said"),
+    [
+        (Absent("it is over"), "pass", "since this ended: title of limit"),
+        (
+            Unknown("nobody counts it any more"),
+            "warn",
+            "whether this is over: title of limit. It was said until 1 s ago.",
+        ),
+    ],
+    ids=["absent", "unknown"],
+)
+def test_what_nobody_can_vouch_for_is_not_called_over(then: Judgement, status: str, said: str) -> None:
+    scene = Scene().run(60, gap=0.05, spins=HELD)
+    answer: list[Judgement] = [finding("limit", 0.5).judge(scene.history)]
+    rule = dataclasses.replace(finding("limit", 0.5), judge=lambda _: answer[-1], suspect="CPU", clear_seconds=0.0)
+    engine = Engine(scene.history, rules=(rule,), clock=scene.clock)
+    assert engine.evaluate(AgentSelf("", 0.0, 0.0, 0))[0].verdict.startswith("Title of limit")
+    answer.append(then)
+    found, _ = engine.evaluate(AgentSelf("", 0.0, 0.0, 0))
+    assert (found.status, found.conclusive) == (status, False)
+    assert said in found.verdict
+
+
+def test_bursts_since_the_end_count_and_those_before_it_do_not() -> None:
+    scene = Scene().run(60, spins=HELD)
+    answer: list[Judgement] = [finding("limit", 0.5).judge(scene.history)]
+    rule = dataclasses.replace(finding("limit", 0.5), judge=lambda _: answer[-1], suspect="CPU", clear_seconds=0.0)
+    engine = Engine(scene.history, rules=(rule,), clock=scene.clock)
+    engine.evaluate(AgentSelf("", 0.0, 0.0, 0))
+    answer.append(Absent("it is over"))
+    engine.evaluate(AgentSelf("", 0.0, 0.0, 0))
+    scene.run(30, spins=Burst((0.004,), burn=0.012))
+    found, _ = engine.evaluate(AgentSelf("", 0.0, 0.0, 0))
+    assert "short bursts of work got the CPU only 75.0% of the time" in found.verdict
 
 
 def test_what_was_not_looked_at_is_named_with_how_it_would_be() -> None:
