@@ -21,9 +21,11 @@ _OTHERS: Final = (
     f"AND coalesce(backend_type, 'client backend') = 'client backend' AND application_name <> '{APPLICATION}'"
 )
 
-#: state or "hidden", wait_event_type or "", wait_event or "", how many, sum of the statements' ages in seconds.
+#: state or "hidden", wait_event_type or "", wait_event or "", how many, sum of the statements' ages in seconds.  Who may be seen and has no state
+#: yet is starting, as PostgreSQL 18 calls it.
 SESSIONS: Final = (
-    "SELECT coalesce(state, 'hidden'), coalesce(wait_event_type, ''), coalesce(wait_event, ''), count(*), "  # noqa: S608 - text of ours
+    "SELECT coalesce(state, CASE WHEN backend_type IS NULL THEN 'hidden' ELSE 'starting' END), "  # noqa: S608 - text of ours
+    "coalesce(wait_event_type, ''), coalesce(wait_event, ''), count(*), "
     "coalesce(sum(extract(epoch FROM clock_timestamp() - query_start)), 0) "
     f"FROM pg_stat_activity WHERE {_OTHERS} GROUP BY 1, 2, 3"
 )

@@ -23,7 +23,7 @@ from agent.rules.rule import Absent, Judgement, Present
 from probes.postgres.link import Row
 from probes.postgres.probe import PostgresProbe
 from probes.postgres.server import PRIVILEGE, PostgresServerProbe, PostgresServerReading
-from probes.postgres.sql import APPLICATION
+from probes.postgres.sql import APPLICATION, SESSIONS
 from probes.reading import NoData
 from tests.integration.conftest import eventually, server_programs
 from tests.lab.postgres import PostgresServer, Role, has_statements, installations, named
@@ -235,6 +235,31 @@ def test_a_role_that_sees_nobody_says_so_instead_of_zero(server: PostgresServer)
     assert found.active is None
     assert "may not see" in found.unseen["active"]
     assert found.most_connections == 37.0, "40 without the three for superusers"
+
+
+def test_a_session_that_is_starting_is_not_one_that_may_not_be_seen(server: PostgresServer) -> None:
+    """Of an app that opens a connection for each query one or the other is met at its start; "this role may not see" was said of its own."""
+    stop = threading.Event()
+
+    def connect() -> None:
+        while not stop.is_set():
+            psycopg.connect(server.dsn(user="app", application_name="web")).close()
+
+    openers = [threading.Thread(target=connect) for _ in range(4)]
+    states = set[str]()
+    with closing(psycopg.connect(server.dsn(user="app", application_name=APPLICATION), autocommit=True)) as own:
+        for opener in openers:
+            opener.start()
+        try:
+            until = time.monotonic() + 30.0
+            while "starting" not in states and time.monotonic() < until:
+                states |= {str(row[0]) for row in own.execute(SESSIONS)}
+        finally:
+            stop.set()
+            for opener in openers:
+                opener.join()
+    assert "starting" in states
+    assert "hidden" not in states
 
 
 def test_counters_grow_between_two_slots(server: PostgresServer) -> None:
