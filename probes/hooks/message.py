@@ -44,7 +44,9 @@ TIMERS = ("late", "late_seconds")
 _RUNTIME = ("cpus", "machine_cpus", "goroutines")
 POOL_GAUGES = ("size", "checked_out", "waiting")
 POOL_TOTALS = ("wait_seconds", "acquires", "waits")
-#: Of log calls by what took them: totals, and the slowest since the message before.  Slow is a call of 10 ms and more.
+#: From this length on a log call is slow: hooks count those apart, and tell the slowest of them.
+SLOW_CALL_SECONDS = 0.01
+#: Of log calls by what took them: totals, and the slowest since the message before.
 CALL_TOTALS = ("calls", "seconds", "slow_calls", "slow_seconds")
 #: Of an event loop, by looks at how late it is; late is 50 ms and more.  The last three are of its thread.
 LOOP_TOTALS = ("looks", "late_looks", "late_seconds", "cpu_seconds", "run_delay_seconds", "collecting_seconds")

@@ -68,7 +68,8 @@ class PostgresServerReading(Reading):
     )
 
     sessions: Mapping[str, float] | None = gauge(
-        "Other sessions of the database by state; starting: it has none yet; hidden: this role may not see it", by="state"
+        "Other sessions of the database by state; starting: it has none yet; hidden: this role may not see it",
+        by="state",
     )
     active: Mapping[str, float] | None = gauge("Active sessions by what they wait for; running: nothing", by="wait")
     executing_seconds: float | None = gauge(

@@ -23,6 +23,7 @@ from agent.rules.words import duration
 from agent.views import in_app
 from agent.views.in_app import Timed
 from probes.hooks.in_app import InAppReading
+from probes.hooks.message import SLOW_CALL_SECONDS
 from probes.hooks.probe import HooksProbe
 from probes.logs.reading import BacklogReading
 from probes.reading import Code
@@ -95,7 +96,8 @@ def _handler(history: History, calls: Timed) -> Judgement:
     )
     long = calls.mean("slow_log_call_seconds", "slow_log_calls")
     text = f"log calls of {calls.name} in process {calls.process!r} took {duration(mean)} on average"
-    told = Evidence(f"{text} and {duration(calls.slowest)} at most", mean, "seconds")
+    most = f"{duration(calls.slowest)} at most" if calls.slowest else f"none {duration(SLOW_CALL_SECONDS)} or longer"
+    told = Evidence(f"{text} and {most}", mean, "seconds")
     if not _harms(share, slow, long):
         return Absent(told.text, (told,))
     waits = Evidence(
