@@ -53,7 +53,8 @@ def why(error: Exception) -> Unseen:
     text = str(error)
     if isinstance(error, OSError):
         text = str(error.strerror or error)
-        text = f"{error.filename}: {text}" if error.filename else text
+        path = str(error.filename or "").replace("//", "/")  # below the root "/"
+        text = f"{path}: {text}" if path else text
     code = next((code for kind, code in _CODES if isinstance(error, kind)), Code.FAILED)
     return Unseen(text or type(error).__name__, code)
 

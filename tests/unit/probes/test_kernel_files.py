@@ -30,6 +30,7 @@ def test_an_endless_file_ends() -> None:
     ("error", "words"),
     [
         (FileNotFoundError(2, "No such file or directory", "/proc/stat"), "/proc/stat: No such file or directory"),
+        (FileNotFoundError(2, "No such file or directory", "//proc/7/exe"), "/proc/7/exe: No such file or directory"),
         (OSError(111, "Connect call failed ('127.0.0.1', 9)"), "Connect call failed ('127.0.0.1', 9)"),
         (OSError("no number"), "no number"),
         (ValueError("cpu.max is malformed: 'x'"), "cpu.max is malformed: 'x'"),
