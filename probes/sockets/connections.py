@@ -31,7 +31,8 @@ did after the last read before its end, and TLS or text of any kind; connections
 Of more than 64 connections to one remote end 64 are followed, the others counted, and one sample is taken in a slot instead
 of three (each sixth slot takes three all the same, for those that come and go): many connections tell a share in one sample.
 Of fewer, where the namespace has begun hardly any since the last slot, the second and the third sample ask for the connections of the first one by one,
-which takes no walk through the kernel's table: on a machine with 24 GB a slot takes 3 ms instead of 11. Where it has begun many, and some came and went, there are six samples.
+which takes no walk through the kernel's table: on a machine with 24 GB a slot takes 3 ms instead of 11. Where it has begun none the first sample does so too, though each sixth slot takes dumps all the same. Where it has
+begun many, and some came and went, there are six samples.
 
 Where netlink is refused, :mod:`probes.sockets.proc_net` gives connections and queues, at a higher price; in gVisor nothing.
 
@@ -242,8 +243,9 @@ class ConnectionsProbe:
             raise NoData(_GVISOR, _GVISOR_REMEDY)
         self._slot += 1
         before, begun = self._last, self._begun()
-        none_begun = begun == 0 and bool(self._slot % ALL_EVERY)
-        if none_begun and before and not before.sockets and not before.missing and not self._closed:
+        none_begun = begun == 0
+        known = self._all_that_are_left(before) if none_begun and self._slot % ALL_EVERY else None
+        if known == {}:
             sample = self._last = Sample(self._clock(), "", {})
             looks, refused, seen = [sample], self._last_refused, list[Seen]()
         else:
@@ -251,7 +253,7 @@ class ConnectionsProbe:
             few = begun is not None and begun <= expected < math.inf and bool(self._slot % ALL_EVERY)
             many = begun is not None and begun >= 2 * expected and self._slot - self._came_and_went <= ALL_EVERY
             samples = self._samples * (MORE_SAMPLES if many else 1)
-            looks, refused, seen = await self._look(samples, none_begun=none_begun, few_begun=few)
+            looks, refused, seen = await self._look(samples, known, none_begun=none_begun, few_begun=few)
             sample = self._last = looks[-1]
             self._last_refused = refused
         sockets = list(sample.sockets.values())
@@ -291,10 +293,19 @@ class ConnectionsProbe:
         before, self._opens = self._opens, self._opened()
         return None if before is None or self._opens is None or self._opens < before else self._opens - before
 
+    def _all_that_are_left(self, before: Sample | None) -> Mapping[Key, Socket] | None:
+        """All that there can be where none was begun since; None where a dump has more to tell: how many are closed, or are too many to be followed."""
+        if before is None or before.missing or self._closed or self._scale or (before.sockets and self._last_refused):
+            return None
+        return before.sockets
+
     async def _look(
-        self, most: int, *, none_begun: bool, few_begun: bool
+        self, most: int, known: Mapping[Key, Socket] | None, *, none_begun: bool, few_begun: bool
     ) -> tuple[list[Sample], Unseen | None, list[Seen]]:
-        """The samples of one slot, why they are only the tables', and every connection at each of them."""
+        """The samples of one slot, why they are only the tables', and every connection at each of them.
+
+        ``known``: all that there can be.
+        """
         looks: list[Sample] = []
         refused: Unseen | None = None
         dump = Dump(())
@@ -302,7 +313,8 @@ class ConnectionsProbe:
         for turn in range(most):
             if turn:
                 await self._sleep(random.uniform(*BETWEEN_SECONDS))  # noqa: S311 - no secret
-            same = self._ask_again(looks[-1].sockets) if turn and few_begun and refused is None else None
+                known = looks[-1].sockets if few_begun and refused is None else None
+            same = None if known is None else self._ask_again(known)
             if same is None:
                 own = self._own_inodes()  # first: a socket that another thread closes meanwhile stays ours
                 dump, refused = self._ask()

@@ -325,7 +325,50 @@ def test_now_and_then_each_sample_is_a_dump_all_the_same() -> None:
         before = few.scene.netlink.asked
         few.scene.read(sock(1))
         dumps.append(few.scene.netlink.asked - before)
-    assert dumps == [3, *[1] * (ALL_EVERY - 2), 3]
+    assert dumps == [3, *[0] * (ALL_EVERY - 2), 3]
+    assert few.asked == [{1}] * 3 * (ALL_EVERY - 2)
+
+
+@pytest.mark.parametrize(
+    ("first", "left"),
+    [
+        ([], []),
+        ([sock(1)], [sock(1)]),
+        (OSError(2, "no such connection"), [sock(1)]),
+    ],
+    ids=["both have ended", "one has ended", "one is not found"],
+)
+def test_a_connection_that_has_ended_is_missed_though_none_was_begun(
+    first: list[Socket] | OSError, left: list[Socket]
+) -> None:
+    few = Few(first, *(left for _ in range(2)), begun=0)
+    few.scene.read(sock(1), sock(2))
+    before = few.scene.netlink.asked
+    reading = few.scene.read(*left)
+    assert few.scene.netlink.asked == before + 1
+    assert sum((reading.connections or {}).values()) == len(left)
+
+
+@pytest.mark.parametrize(("there", "tables"), [((), 1), ((sock(1),), 2)])
+def test_where_netlink_is_refused_the_tables_are_read_again_only_where_there_is_a_connection(
+    there: tuple[Socket, ...], tables: int
+) -> None:
+    few = Few(begun=0)
+    few.scene.netlink.now, few.scene.table.now = PermissionError(errno.EPERM, "not permitted"), Dump(there)
+    few.scene.probe._samples = 1
+    few.scene.again()
+    few.scene.again()
+    assert (few.asked, few.scene.table.asked) == ([], tables)
+
+
+def test_none_is_looked_up_where_a_dump_has_more_to_tell() -> None:
+    few = Few(begun=0)
+    few.scene.netlink.now = Dump((sock(1),), "", {}, {sock(state=TIME_WAIT): 6})
+    few.scene.again()
+    assert few.asked == []
+    few.later = iter([[sock(1)]] * 2)
+    few.scene.again()
+    assert len(few.asked) == 2, "the second and the third sample alone"
 
 
 def test_a_connection_that_nobody_began_is_found_within_a_minute() -> None:
