@@ -22,11 +22,13 @@ from agent.rules.advice_platform import (
     Platform,
     Size,
 )
+from agent.rules.rule import Unknown
 from agent.views import place, what_if
 from agent.views.limits import CpuLimit, cpu_limit
 from agent.views.memory import Memory
 from agent.views.what_if import WhatIf
 from probes.host.cgroup import CgroupReading
+from probes.reading import Code
 
 MIB = 2**20
 #: Cloud Run's memory where none is set: what asks for no more needs no word.
@@ -47,6 +49,12 @@ def raise_cpu(history: History, target: str = "", path: str | None = None) -> tu
         whole = f"a limit of {present:g} CPUs is all that this machine has: remove it, or take a larger machine"
         return (here.top or whole,)
     return _fill(history, here, lines, limit, wanted)
+
+
+def just_raised(whose: str) -> Unknown:
+    """What a rule about a limit says until a reading is wholly of the new one: the old one's doing is no reason to raise it further."""
+    why = f"the CPU limit of {whose} has just been raised or removed: what the new one holds is not counted yet"
+    return Unknown(why, "wait for the next slot", Code.NOT_YET)
 
 
 def set_cpu(history: History, cpus: int, target: str = "") -> tuple[str, ...]:

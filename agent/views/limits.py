@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from agent.history import History, once
 from probes.host.cgroup import CgroupReading
 from probes.record import dataclass
+
+#: Whether a limit was raised is seen in readings of so many times the span: the one before it may lie two slots further back.
+LOOK_BACK = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +45,24 @@ def cpu_limit(history: History, target: str = "", path: str | None = None) -> Cp
     group = path if path is not None and path in limits else lowest
     above = reading.own_path is not None and group != reading.own_path
     return CpuLimit(limits[group], (reading.period_seconds or {}).get(group), group, above, reading.version)
+
+
+@once
+def seconds_at_limit(history: History, seconds: float, target: str = "") -> float | None:
+    """Of the last ``seconds`` those whose readings are wholly of the limit that there is now, where it was raised or removed meanwhile; else all.
+
+    ``None`` while no reading is: the one in which it was raised has counted what the lower one held as well.
+    """
+    readings = history.window(CgroupReading, LOOK_BACK * seconds, target)
+    now = _lowest(readings[-1]) if readings else math.inf
+    lower = max((i for i, reading in enumerate(readings) if _lowest(reading) < now), default=None)
+    if lower is None:
+        return seconds
+    wholly = readings[lower + 2 :]
+    if not wholly:
+        return None
+    return min(seconds, (history.clock() - wholly[0].taken + wholly[0].seconds / 2) / history.stretch)
+
+
+def _lowest(reading: CgroupReading) -> float:
+    return math.inf if reading.cpu_limit_cores is None else reading.cpu_limit_cores

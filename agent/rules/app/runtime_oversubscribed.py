@@ -25,6 +25,7 @@ from agent.rules.cpu import cpu_quota_throttled
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import place
 from agent.views.cpu import Throttling, cores_used, throttling
+from agent.views.limits import seconds_at_limit
 from agent.views.runtime_fit import AppFit, of_app
 from agent.views.stalled import QUOTA
 from probes.app.cpu_count import ONE_THREADED
@@ -74,7 +75,9 @@ def _judge(history: History) -> Judgement:
     groups = place.throttled_groups(history)
     if isinstance(groups, Missing):
         return Unknown(*groups)
-    held = throttling(history, SPAN, fit.group)
+    if (span := seconds_at_limit(history, SPAN, fit.group)) is None:
+        return raising.just_raised("the app's group")
+    held = throttling(history, span, fit.group)
     if held is None:
         why = "the throttled time of the app's group could not be read"
         return Unknown(why, "run where its cpu.stat can be read", Code.UNREACHABLE)

@@ -17,7 +17,7 @@ from agent.rules.words import duration
 from agent.views import place, what_if
 from agent.views.comb import uncounted_limit
 from agent.views.cpu import Throttling, cores_used, cpu_breakdown, throttling
-from agent.views.limits import CpuLimit, cpu_limit
+from agent.views.limits import CpuLimit, cpu_limit, seconds_at_limit
 from agent.views.stalled import QUOTA
 from agent.views.what_if import Row, WhatIf
 from probes.host.cgroup import CgroupReading
@@ -64,7 +64,9 @@ def _judge(history: History) -> Judgement:
 
 
 def _target(history: History, target: str) -> Judgement:
-    held, readings = throttling(history, SPAN, target), history.window(CgroupReading, SPAN, target)
+    if (span := seconds_at_limit(history, SPAN, target)) is None:
+        return raising.just_raised("the app's group" if target else "this container")
+    held, readings = throttling(history, span, target), history.window(CgroupReading, SPAN, target)
     if held is None:
         missing = readings[-1].unseen.get("throttled_seconds") if readings else None
         if missing is not None:

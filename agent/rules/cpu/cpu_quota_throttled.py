@@ -21,7 +21,7 @@ from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknow
 from agent.views import backlog, place
 from agent.views.comb import releases
 from agent.views.cpu import cores_used, cpu_breakdown, spins_within, throttling, use_of_cpu
-from agent.views.limits import CpuLimit, cpu_limit
+from agent.views.limits import CpuLimit, cpu_limit, seconds_at_limit
 from agent.views.stalled import HYPERVISOR, QUOTA, UNKNOWN
 from probes.cpu.suspension import SuspensionReading, Window
 from probes.host.cgroup import CgroupReading
@@ -126,11 +126,14 @@ def _target(history: History, target: str) -> Judgement:
     readings = history.window(CgroupReading, SPAN, target)
     if not readings:
         return Unknown(*history.why_missing(CgroupReading, SPAN, target))
-    held = throttling(history, SPAN, target)
+    whose = "the app's group" if target else "this container"
+    if (span := seconds_at_limit(history, SPAN, target)) is None:
+        return raising.just_raised(whose)
+    held = throttling(history, span, target)
     if held is None:
         reason = readings[-1].unseen.get("throttled_seconds", _UNREAD)
         return Unknown(reason, "run where this group's cpu.stat can be read", reason.code)
-    limit, whose = cpu_limit(history, target, held.path), "the app's group" if target else "this container"
+    limit = cpu_limit(history, target, held.path)
     evidence = [
         Evidence(
             f"the kernel counted {held.per_second:.2f} s of throttled time per second (sum of CPUs), "
@@ -140,7 +143,7 @@ def _target(history: History, target: str) -> Judgement:
         *([Evidence(f"the CPU limit of {whose} is {limit}", limit.cores, "cores")] if limit else []),
     ]  # fmt: skip
     if held.share >= SHARE.value and held.hit / max(1.0, held.ran) >= PERIODS.value:
-        used = cores_used(history, SPAN, target)
+        used = cores_used(history, span, target)
         wanted = held.per_second / (held.per_second + used) if used else None
         more = f", {wanted:.0%} of the time in which it wanted to run" if wanted and wanted >= held.share + MORE else ""
         lead = Evidence(f"ready work was held by the quota {held.share:.0%} of the time{more}", held.share, "ratio")
