@@ -21,8 +21,9 @@ of the waits, the long ones counting more.
 A connection that came and went between two reads leaves a socket in TIME_WAIT for a minute on the side
 that closed first, which is the client's with every common driver; ``closed_per_second`` counts these.  The
 agent's own are among them, about one a minute for each database that it watches.  Where the server closed first (asyncpg
-lets it) nothing is left: a connection that stood at one sample and at neither the one before nor the one after it was begun
-in between, so there are at least ``fleeting_per_second`` of them, and no more than the namespace has begun (``begun_per_second``).
+lets it) nothing is left: a connection that stood at one sample and at neither the one before nor the one after it was begun and ended
+in between, so there are at least ``fleeting_per_second`` of them, and no more than the namespace has begun (``begun_per_second``).  The sample before the
+first of a slot is the last of the slot before.
 
 A wait of over 10 s, or a result that is read for as long, may be meant so (BLPOP, replication, a reader with a pace of its own):
 these are told apart as far as the wire knows (:mod:`probes.sockets.exchange`), within the shares of the waiting and the unread.  Unseen is what a connection
@@ -267,7 +268,8 @@ class ConnectionsProbe:
         if sample.missing:
             sums.unseen["connections"] = Unseen(sample.missing, Code.PARTIAL)
         sums.fill_growth(before, sample)
-        came_and_went, span = fleeting([(look.taken, look.sockets) for look in looks])
+        earlier = [before] if before and not before.missing else []
+        came_and_went, span = fleeting([(look.taken, look.sockets) for look in (*earlier, *looks)])
         self._came_and_went = self._slot if came_and_went else self._came_and_went
         ends = self._endpoints.sort(came_and_went)
         nothing = none_begun and not seen  # came, so nothing went

@@ -60,14 +60,15 @@ class Sample(NamedTuple):
 
 
 def fleeting(samples: Sequence[tuple[float, Mapping[Key, Socket]]]) -> tuple[list[Socket], float]:
-    """The sockets of single samples, (seconds, sockets) each, that neither neighbour had, and the time in which they began.
+    """The sockets of single samples, (seconds, sockets) each, that neither neighbour had, and the time in which they began, or ended.
 
-    They began after the sample before.  The first and the last sample have but one neighbour: what they alone saw may have lived for long.
+    They began after the sample before, and ended before the one after: no more than begin, and end, in the shorter of the two, so they tell
+    the least.  The first and the last sample have but one neighbour: what they alone saw may have lived for long.
     """
     found, span = [], 0.0
-    for (start, before), (at, now), (_, after) in zip(samples, samples[1:], samples[2:], strict=False):
+    for (start, before), (at, now), (end, after) in zip(samples, samples[1:], samples[2:], strict=False):
         found += [now[key] for key in now.keys() - before.keys() - after.keys()]
-        span += at - start
+        span += min(at - start, end - at)
     return found, span
 
 

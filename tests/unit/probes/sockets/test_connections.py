@@ -202,6 +202,43 @@ def test_who_stood_at_one_sample_and_at_neither_of_its_neighbours_came_and_went(
     assert scene.read(*seen[0]).fleeting_per_second == pytest.approx(fleeting)
 
 
+@pytest.mark.parametrize(
+    ("samples", "fleeting"),
+    [
+        (((1, 2), (1,), (1,)), 5.0),
+        (((1, 2), (1, 3), (1,)), 10.0),
+        (((1,), (1,), (1,)), 0.0),
+        (((), (), ()), 0.0),  # what stood before may have stood for long
+        (((1, 2), (1, 2), (1, 2)), 0.0),  # a pool that grows
+    ],
+    ids=str,
+)
+def test_the_first_sample_of_a_slot_has_the_last_one_before_it_as_its_neighbour(
+    samples: Sequence[Sequence[int]], fleeting: float
+) -> None:
+    async def sleep(_: float) -> None:
+        scene.clock.advance(0.1)
+        scene.netlink.now = Dump(next(turn))
+
+    turn = iter([(sock(1),)] * 2 + [tuple(map(sock, sample)) for sample in samples[1:]])
+    scene = Scene(samples=3, sleep=sleep)
+    scene.read(sock(1))
+    reading = scene.read(*map(sock, samples[0]), after=10.0)
+    assert (reading.fleeting_per_second or {}).get(DB, 0.0) == pytest.approx(fleeting)
+
+
+def test_of_two_intervals_the_shorter_one_tells_how_many_come_and_go() -> None:
+    steps = iter((0.15, 0.03))
+
+    async def sleep(_: float) -> None:
+        scene.clock.advance(next(steps))
+        scene.netlink.now = Dump(next(turn))
+
+    turn = iter([(sock(1), sock(2)), (sock(1),)])
+    scene = Scene(samples=3, sleep=sleep)
+    assert scene.read(sock(1)).fleeting_per_second == pytest.approx({DB: 1 / 0.03})
+
+
 def test_where_there_was_no_connection_and_none_was_begun_since_the_kernel_is_not_asked() -> None:
     async def sleep(_: float) -> None:
         scene.clock.advance(0.1)
