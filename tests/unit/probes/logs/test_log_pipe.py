@@ -332,6 +332,10 @@ def test_samples_of_another_thread_and_slots_lose_nothing_of_each_other(tree: Tr
     tree.read()
     noted, real = list[bool](), FullTimes.note
 
+    def sample() -> None:
+        for _ in range(20):
+            tree.probe.sample()
+
     def slowly(times: FullTimes, now: float, full: bool) -> None:
         before = times.samples
         time.sleep(0.001)  # whoever could come in between does
@@ -340,7 +344,7 @@ def test_samples_of_another_thread_and_slots_lose_nothing_of_each_other(tree: Tr
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FullTimes, "note", slowly)
-        other = threading.Thread(target=lambda: [tree.probe.sample() for _ in range(20)])
+        other = threading.Thread(target=sample)
         other.start()
         readings = [tree.read() for _ in range(20)]
         other.join()
