@@ -4,6 +4,8 @@ A rule is asked at every wake-up of the schedule.  Below half coverage of what i
 UNKNOWN, unless the rest proves a finding by itself.  One that comes and goes stays (``STEADY_SECONDS``).  A finding appears after ``for_seconds`` of present and disappears after
 ``clear_seconds`` of absent; an unknown in between ends it at once, because nobody can vouch for it, unless an answer, or
 the agent itself, was merely late: then after a minute.
+
+Just over 300 lines: asking, settling and the report all read the rules' states, and what a headline speaks of hangs on when a state ended.
 """
 
 from __future__ import annotations
