@@ -21,6 +21,11 @@ def scope(history: History) -> Scope:
     return "whole instance" if on_cloud_run else "own container"
 
 
+def named(target: str) -> str:
+    """What the group of a cgroup reading is called in a sentence, by the reading's target."""
+    return "the app's group" if target else "this container"
+
+
 def is_cloud_run_service(history: History) -> bool:
     """Whether the billing mode decides about CPU between requests: a job's is always instance-based."""
     platform = where(history)

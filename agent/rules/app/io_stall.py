@@ -53,7 +53,7 @@ def _judge(history: History) -> Judgement:
         reason = latest.unseen.get("io_stalled_seconds", _NO_PSI) if latest is not None else _NO_PSI
         also = f"; {sleepers[0].text}" if sleepers else ""
         return Unknown(f"{reason}{also}", "wait" if reason.code is Code.NOT_YET else REMEDY, reason.code)
-    whose = "the app's group" if target else "this container"
+    whose = place.named(target)
     waits = Evidence(
         f"all work of {whose} waited for storage {seen.every:.1%} of the time, some of it {seen.some:.1%}",
         seen.every,

@@ -61,7 +61,7 @@ def _judge(history: History) -> Judgement:
         return Unknown(reason, "wait" if reason.code is Code.NOT_YET else REMEDY, reason.code)
     again = stall(history, SPAN, target, "io")
     read = again.some if again is not None and seen.refaults >= max(RECLAIMED.value, again.some / READ.value) else 0.0
-    whose = "the app's group" if target else "this container"
+    whose = place.named(target)
     waits = Evidence(
         f"some work of {whose} waited for memory {seen.some:.1%} of the time, all of it {seen.every:.1%}",
         seen.some,

@@ -65,7 +65,7 @@ def _judge(history: History) -> Judgement:
 
 def _target(history: History, target: str) -> Judgement:
     if (span := seconds_at_limit(history, SPAN, target)) is None:
-        return raising.just_raised("the app's group" if target else "this container")
+        return raising.just_raised(place.named(target))
     held, readings = throttling(history, span, target), history.window(CgroupReading, SPAN, target)
     if held is None:
         missing = readings[-1].unseen.get("throttled_seconds") if readings else None

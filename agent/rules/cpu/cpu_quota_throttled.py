@@ -126,7 +126,7 @@ def _target(history: History, target: str) -> Judgement:
     readings = history.window(CgroupReading, SPAN, target)
     if not readings:
         return Unknown(*history.why_missing(CgroupReading, SPAN, target))
-    whose = "the app's group" if target else "this container"
+    whose = place.named(target)
     if (span := seconds_at_limit(history, SPAN, target)) is None:
         return raising.just_raised(whose)
     held = throttling(history, span, target)

@@ -57,7 +57,7 @@ def _judge(history: History) -> Judgement:
         return Absent(reason) if reason.code is Code.ABSENT else Unknown(reason, code=reason.code)
     killed = sum((r.memory_events or {}).get("oom_kill", 0.0) for r in history.window(CgroupReading, SPAN, target))
     soon = memory.full_within(SOON.value) and memory.share >= HALF.value
-    whose = f"the group {memory.path} above it" if memory.above else "the app's group" if target else "this container"
+    whose = f"the group {memory.path} above it" if memory.above else place.named(target)
     limit = queues.until_limit(memory, whose)[0]
     evidence = [Evidence(limit.text, memory.share, "ratio")]
     if memory.share < NEAR.value and not soon and not killed:
