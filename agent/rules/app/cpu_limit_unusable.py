@@ -22,6 +22,7 @@ from agent.rules.confidence import not_measured
 from agent.rules.cpu import cpu_quota_throttled
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views.cpu import cores_used, throttling
+from agent.views.limits import seconds_at_limit
 from agent.views.runtime_fit import AppFit, of_app
 from agent.views.stalled import QUOTA, THE_APP, THREADS, stalled
 from agent.views.taken import taken_from_app
@@ -94,7 +95,9 @@ def _judge(history: History) -> Judgement:
     if unused < UNUSED.value * fit.cores:
         why = f"{fit.how(name)}, and the limit is {fit.limit}"
         return Absent(why, (Evidence(why, max(0.0, unused), "cores"),))
-    held, used = throttling(history, SPAN, fit.group), cores_used(history, SPAN, fit.group)
+    if (span := seconds_at_limit(history, SPAN, fit.group)) is None:
+        return raising.just_raised("the app's group")
+    held, used = throttling(history, span, fit.group), cores_used(history, span, fit.group)
     if held is not None and held.share >= cpu_quota_throttled.SHARE.value:
         why = f"the app meets its limit of {fit.limit}: it is held {held.share:.0%} of the time"
         return Absent(why, (Evidence(why, held.share, "ratio"),))

@@ -83,16 +83,18 @@ def _judge(history: History) -> Judgement:
         return Unknown(why, "run where its cpu.stat can be read", Code.UNREACHABLE)
     saved = _saved(fit.limit.cores, whole, held.threads)
     if _is_held(held) and held.threads >= whole + BESIDE.value and saved >= WORTH.value:
-        return _judge_held(history, fit, held, saved, counted)
+        return _judge_held(history, fit, held, span, saved, counted)
     if at_once >= MANY.value * whole and main.program.runtime not in ONE_THREADED and not _is_held(held):
         return _present(history, fit, "info", (counted, _share(held)))
     why = f"{counted.text}, but the limit holds ready work {held.share:.1%} of the time, with {held.threads:.1f} threads at once"
     return Absent(why, (Evidence(why, held.share, "ratio"),))
 
 
-def _judge_held(history: History, fit: AppFit, held: Throttling, saved: float, counted: Evidence) -> Judgement:
+def _judge_held(
+    history: History, fit: AppFit, held: Throttling, span: float, saved: float, counted: Evidence
+) -> Judgement:
     """Threads beside one another are held: by the runtime's doing, or by a limit that is too low for the work."""
-    whole, used = _whole(fit), cores_used(history, SPAN, fit.group)
+    whole, used = _whole(fit), cores_used(history, span, fit.group)
     burst = Evidence(
         f"{held.threads:.1f} threads at once use up a period's {fit.limit.cores:.2f} cores and are stopped until it ends; "
         f"{whole} would be held {saved:.0%} less", held.threads,

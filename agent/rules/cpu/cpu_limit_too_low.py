@@ -85,15 +85,21 @@ def _target(history: History, target: str) -> Judgement:
         return Unknown(*unread.otherwise("what the app wants in each period is not known yet", LOOK_FIRST))
     found = raising.other_limits(history, target, limit.path)
     if demand.endless or found is None:
-        return _present(history, target, limit, held, "info", _endless(demand))
+        return _present(history, target, limit, held, span, "info", _endless(demand))
     severity: Severity = "critical" if held.share >= SEVERE.value else "warning"
-    return _present(history, target, limit, held, severity, _table(found, _crowd(history)))
+    return _present(history, target, limit, held, span, severity, _table(found, _crowd(history)))
 
 
 def _present(
-    history: History, target: str, limit: CpuLimit, held: Throttling, severity: Severity, evidence: tuple[Evidence, ...]
-) -> Present:  # fmt: skip
-    used = cores_used(history, SPAN, target)
+    history: History,
+    target: str,
+    limit: CpuLimit,
+    held: Throttling,
+    span: float,
+    severity: Severity,
+    evidence: tuple[Evidence, ...],
+) -> Present:
+    used = cores_used(history, span, target)
     waits = held.per_second / (held.per_second + used) if used else 0.0
     faster = (
         f"profiling and faster code: of the time in which work wanted a CPU it was held for {waits:.0%}, and computed for {1 - waits:.0%}"

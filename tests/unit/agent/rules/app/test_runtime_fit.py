@@ -317,6 +317,32 @@ def test_what_is_the_limit_s_or_nobody_s_is_not_the_runtime_s(made: Scene, verdi
     assert isinstance(judgement, verdict), judgement
 
 
+def raised(limit: float, each: Fit, *, used: float, slots: int, throttled: float = 0.0, hits: float = 0.0) -> Scene:
+    """A minute in which all of a limit of 0.2 cores was used and work was held all the time; at the end of another slot it is raised to this."""
+    made = scene(0.2, many(0.2, 8), used=0.2, held=1.0, threads=6.0)
+    made.history.add(
+        RuntimeReading(taken=made.clock(), fits={"app": each}, workers={"app": 1.0}, allowed_cpus=8.0, machine_cpus=8.0)
+    )
+    for slot in range(1 + slots):
+        made.run(10)
+        held = {"throttled": throttled, "hits": hits, "periods": 100.0}
+        made.history.add(
+            cgroup(made.clock(), target="app", limit=limit, usage=10 * (used if slot else 0.2), seconds=10.0, **held)
+        )
+    return made
+
+
+def test_a_limit_that_was_raised_is_judged_by_what_is_used_and_held_since() -> None:
+    """The lower limit was used up: that says nothing of the part of the new one that is, and what it held nothing of whether this one is met."""
+    judgement = judge(OVER, raised(1.0, many(1.0, 8), used=0.97, slots=1, throttled=48.0, hits=97.0))
+    assert isinstance(judgement, Present)
+    assert "all of the limit is used" in judgement.evidence[-1].text
+    assert isinstance(judge(UNUSABLE, raised(1.94, floored(1.94), used=0.5, slots=0)), Unknown)
+    judgement = judge(UNUSABLE, raised(1.94, floored(1.94), used=0.5, slots=1))
+    assert isinstance(judgement, Present)
+    assert judgement.severity == "info"
+
+
 def test_without_counters_of_throttling_nobody_is_cleared() -> None:
     made = scene(1.0, many(1.0, 8), used=0.4)
     made.history.add(platform(made.clock(), trust=NONE_COUNTS, sandbox="gvisor"))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 
 from agent.rules import BY_ID
 from agent.rules.rule import Absent, Judgement, Present, Unknown
 from agent.views.limits import seconds_at_limit
+from agent.views.what_if import simulate
+from probes.host.demand import DemandReading
 from tests.unit.builders import SLOT, Burst, Scene
 
 RULES = ("cpu_quota_throttled", "cpu_limit_too_low")
@@ -43,6 +47,19 @@ def test_a_limit_that_is_raised_too_little_is_named_with_its_own_numbers() -> No
     texts = [evidence.text for evidence in judgement.evidence]
     assert texts[0].startswith("ready work was held by the quota 50% of the time")
     assert "the CPU limit of this container is 0.50 cores" in texts
+
+
+def test_what_is_computed_under_the_new_limit_is_counted_since_it_was_raised() -> None:
+    """Held for half of the time and computing for the other half; with the tenth of a core from before it would be 24 %."""
+    scene = throttled().run(2 * SLOT, gap=0.05, cause="quota", limit=0.5, spins=None, usage=0.5)
+    wanted = array("f", [0.1] * 50)
+    scene.history.add(DemandReading(
+        taken=scene.clock(), path="/", limit_cores=0.5, period_seconds=0.1, wanted=wanted, width_cores=2,
+        throttled=simulate(wanted, 0.05, 0.1, 2.0).throttled, wanted_cores=1.0, peak_cores=1.0,
+    ))  # fmt: skip
+    judgement = judge("cpu_limit_too_low", scene)
+    assert isinstance(judgement, Present)
+    assert "held for 50%, and computed for 50%" in judgement.advice.will_not_help
 
 
 @pytest.mark.parametrize("before", [0.5, None], ids=["lowered", "set"])
