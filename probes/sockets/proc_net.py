@@ -17,6 +17,7 @@ import stat
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from probes.kernel_files import read_bytes
 from probes.sockets.tcp_info import ESTABLISHED, LISTEN, SYN_SENT, Dump, Remote, Socket, format_address
@@ -70,9 +71,22 @@ def _tables(root: Path, most_bytes: int) -> Iterator[tuple[int, bytes, str]]:
             yield family, text[:most_bytes], cut
 
 
-def opened(root: Path = Path("/")) -> int | None:
-    """How many connections this namespace has begun (ActiveOpens in /proc/net/snmp); None where that is not told."""
-    return counted(root / "proc/net/snmp", "Tcp", "ActiveOpens").get("ActiveOpens")
+class Opened(NamedTuple):
+    """A network namespace's TCP connections, as /proc/net/snmp counts them (RFC 4022); None: not told."""
+
+    begun: int
+    """ActiveOpens."""
+    accepted: int | None = None
+    """PassiveOpens."""
+    standing: int | None = None
+    """CurrEstab: ESTABLISHED and CLOSE_WAIT."""
+
+
+def opened(root: Path = Path("/")) -> Opened | None:
+    """The connections of this namespace; None where it is not told how many were begun."""
+    told = counted(root / "proc/net/snmp", "Tcp", "ActiveOpens", "PassiveOpens", "CurrEstab")
+    begun = told.get("ActiveOpens")
+    return None if begun is None else Opened(begun, told.get("PassiveOpens"), told.get("CurrEstab"))
 
 
 def counted(path: Path, of: str, *wanted: str) -> dict[str, int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Iterator
+import struct
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -14,8 +15,8 @@ import pytest
 from probes.sockets import netlink, proc_net
 from probes.sockets.classify import classify
 from probes.sockets.connections import ConnectionsProbe, ConnectionsReading
-from probes.sockets.netlink import MOST_WANTED
-from probes.sockets.tcp_info import ESTABLISHED, SYN_SENT, Dump, Socket
+from probes.sockets.netlink import MOST_FOLLOWED, MOST_WANTED
+from probes.sockets.tcp_info import ESTABLISHED, SYN_SENT, Dump, Remote, Socket
 from tests.integration.conftest import eventually
 from tests.unit.builders import FakeClock
 
@@ -211,6 +212,39 @@ def test_connections_that_are_known_are_found_by_their_ends_as_a_dump_finds_them
         assert all(s.info.min_rtt_seconds for s in found)
     if mapped:
         assert netlink.look_up(known) == (), "its server has not closed it"
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_of_many_that_are_looked_up_those_that_end_and_those_that_come_are_counted_at_once(
+    listen: Callable[[str], Listener], host: str
+) -> None:
+    listener = listen(host)
+    pairs = [listener.connect() for _ in range(200)]
+    dumps, again = list[Dump](), list[int]()
+
+    def dump(wanted: Collection[Remote]) -> Dump:
+        dumps.append(netlink.dump_followed(wanted))
+        return dumps[-1]
+
+    def look_up(known: Collection[Socket]) -> tuple[Socket, ...]:
+        again.append(len(known))
+        return netlink.look_up(known)
+
+    probe = ConnectionsProbe([listener.port], own_inodes=set, netlink=dump, once_more=look_up)
+
+    def number() -> float:
+        return (read(probe).connections or {})[listener.endpoint]
+
+    numbers = [number(), number(), number()]
+    for pair in pairs[:50]:  # with a reset: in no table afterwards
+        pair.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        pair.client.close()
+    numbers += [number(), number()]
+    pairs += [listener.connect() for _ in range(10)]
+    numbers += [number()]
+    assert numbers == [200, 200, 200, 150, 150, 160]
+    assert len(dumps) >= 3, "at first, and after each change"
+    assert all(number <= MOST_FOLLOWED for number in again)
 
 
 def test_what_this_side_closed_is_counted_for_a_minute(listen: Callable[[str], Listener]) -> None:

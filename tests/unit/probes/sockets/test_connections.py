@@ -28,7 +28,7 @@ from probes.sockets.connections import (
     ConnectionsReading,
 )
 from probes.sockets.endpoints import MOST_ENDPOINTS
-from probes.sockets.proc_net import sockets_of_this_process
+from probes.sockets.proc_net import Opened, sockets_of_this_process
 from probes.sockets.registration import READING_BYTES, Connections
 from probes.sockets.sums import GROUPS
 from probes.sockets.tcp_info import ESTABLISHED, SYN_SENT, TIME_WAIT, Dump, Remote, Socket, TcpInfo
@@ -58,6 +58,11 @@ def blank(number: int = 1, rqueue: int = 0) -> Socket:
 
 #: What it takes several samples, or a counter that is there, to tell.
 ONE_LOOK = {"fleeting_per_second", "begun_per_second"}
+
+
+def opened(begun: int | None) -> Opened | None:
+    """The namespace's count of what was begun, and of nothing else."""
+    return None if begun is None else Opened(begun)
 
 
 class Source:
@@ -244,7 +249,7 @@ def test_where_there_was_no_connection_and_none_was_begun_since_the_kernel_is_no
         scene.clock.advance(0.1)
 
     told: list[int | None] = [7, 7, 9, 9, 9, None]
-    scene = Scene(samples=3, sleep=sleep, opened=lambda: told.pop(0))
+    scene = Scene(samples=3, sleep=sleep, opened=lambda: opened(told.pop(0)))
     asked = []
     for sockets in ((), (), (sock(),), (), (), ()):
         before = scene.netlink.asked
@@ -258,7 +263,7 @@ def test_where_there_was_no_connection_and_none_was_begun_since_the_kernel_is_no
 
 
 def test_while_one_that_was_closed_is_still_counted_the_kernel_is_asked_though_none_was_begun() -> None:
-    scene = Scene(opened=lambda: 7)
+    scene = Scene(opened=lambda: Opened(7))
     scene.again()
     assert scene.netlink.asked == 1
     scene.probe.watch({"late": [("10.0.0.8", 443)]})
@@ -283,9 +288,9 @@ class Few:
             now = self.scene.netlink.now
             self.scene.netlink.now, self.middle = Dump(tuple(self.middle)), [*getattr(now, "sockets", ())]
 
-    def count(self) -> int:
+    def count(self) -> Opened:
         self.opened += self.begun
-        return self.opened
+        return Opened(self.opened)
 
     def look_up(self, known: Collection[Socket]) -> Sequence[Socket]:
         self.asked.append({each.source_port - 40000 for each in known})
@@ -332,7 +337,7 @@ def test_no_more_can_come_and_go_than_were_begun() -> None:
 def test_how_many_the_namespace_begins_is_told_or_why_not(
     told: list[int | None], rate: float | None, why: Code | None
 ) -> None:
-    scene = Scene(opened=iter(told).__next__)
+    scene = Scene(opened=map(opened, told).__next__)
     reading = [scene.read(sock(), after=10.0) for _ in told][-1]
     assert reading.begun_per_second == rate
     unseen = reading.unseen.get("begun_per_second")
@@ -355,15 +360,56 @@ def test_where_many_connections_are_begun_and_some_came_and_went_more_samples_ar
     assert (few.scene.netlink.asked - before, few.asked) == (samples, [])
 
 
-def test_now_and_then_each_sample_is_a_dump_all_the_same() -> None:
-    few = Few(*([sock(1)] for _ in range(2 * ALL_EVERY)), begun=0)
+@pytest.mark.parametrize(("dumps_then", "begun"), [(1, 0), (3, 1)], ids=["none begun", "few begun"])
+def test_now_and_then_there_is_a_dump_all_the_same(dumps_then: int, begun: int) -> None:
+    few = Few(*([sock(1)] for _ in range(3 * ALL_EVERY)), begun=begun)
     dumps = []
     for _ in range(ALL_EVERY):
         before = few.scene.netlink.asked
         few.scene.read(sock(1))
         dumps.append(few.scene.netlink.asked - before)
-    assert dumps == [3, *[0] * (ALL_EVERY - 2), 3]
-    assert few.asked == [{1}] * 3 * (ALL_EVERY - 2)
+    assert dumps == [3, *[begun] * (ALL_EVERY - 2), dumps_then]
+    assert all(asked == {1} for asked in few.asked)
+    assert len(few.asked) + sum(dumps) == 3 * ALL_EVERY
+
+
+@pytest.mark.parametrize(
+    ("now", "dumps"),
+    [
+        (Opened(7, 5, 3000), 0),
+        (Opened(7, 5, 2999), 1),
+        (Opened(7, 6, 3000), 1),
+        (Opened(8, 5, 3000), 1),
+        (Opened(7), 1),
+        (None, 1),
+    ],
+    ids=["the same", "one has ended", "another may have ended", "one was begun", "not told", "nothing told"],
+)
+def test_of_many_the_followed_are_looked_up_where_they_are_as_many_and_the_same(now: Opened | None, dumps: int) -> None:
+    told, asked = iter([Opened(7, 5, 3000), now]), list[int]()
+
+    def look_up(known: Collection[Socket]) -> Sequence[Socket]:
+        asked.append(len(known))
+        return [*known]
+
+    scene = Scene(samples=3, opened=lambda: next(told), once_more=look_up)
+    scene.netlink.now = Dump(tuple(sock(n) for n in range(MANY)), "", {("10.0.0.9", 5432): 40.0})
+    first = scene.again()
+    scene.clock.advance(10.0)
+    reading = scene.again()
+    assert (scene.netlink.asked, asked) == (1 + dumps, [] if dumps else [MANY])
+    assert (first.connections, reading.connections) == ({DB: 40.0 * MANY}, {DB: 40.0 * MANY})
+    assert reading.followed == {DB: float(MANY)}
+    assert reading.fleeting_per_second == (None if now is None or now.begun > 7 else {DB: 0.0})
+
+
+def test_of_many_now_and_then_one_dump_is_enough_where_none_was_begun() -> None:
+    scene = Scene(samples=3, opened=lambda: Opened(7, 5, 3000), once_more=lambda known: [*known])
+    scene.netlink.now = Dump(tuple(sock(n) for n in range(MANY)), "", {("10.0.0.9", 5432): 40.0})
+    for _ in range(ALL_EVERY):
+        scene.again()
+        scene.clock.advance(10.0)
+    assert scene.netlink.asked == 2
 
 
 @pytest.mark.parametrize(
@@ -409,7 +455,7 @@ def test_none_is_looked_up_where_a_dump_has_more_to_tell() -> None:
 
 
 def test_a_connection_that_nobody_began_is_found_within_a_minute() -> None:
-    scene = Scene(opened=lambda: 7)  # such as one that a checkpoint brought back
+    scene = Scene(opened=lambda: Opened(7))  # such as one that a checkpoint brought back
     scene.again()
     readings = [scene.read(sock()) for _ in range(ALL_EVERY)]
     assert readings[0].connections == {}
@@ -417,7 +463,7 @@ def test_a_connection_that_nobody_began_is_found_within_a_minute() -> None:
 
 
 def test_other_ends_are_asked_for_at_once_when_they_are_named() -> None:
-    scene = Scene(opened=lambda: 7)
+    scene = Scene(opened=lambda: Opened(7))
     scene.again()
     scene.probe.watch({"primary": [("10.0.0.9", 6432)]})
     assert scene.read(sock(port=6432)).connections == {"primary": 1.0}
@@ -655,7 +701,7 @@ def test_the_history_reserves_what_a_reading_of_many_endpoints_takes() -> None:
     async def sleep(_: float) -> None:
         scene.clock.advance(0.1)
 
-    scene = Scene(samples=3, sleep=sleep, opened=iter(range(0, 99, 9)).__next__)
+    scene = Scene(samples=3, sleep=sleep, opened=map(Opened, range(0, 99, 9)).__next__)
     crowd = [f"2001:db88:1234:5678:9abc:def0:1{n:03x}:fff1" for n in range(1, MOST_ENDPOINTS + 3)]  # no shorter form
     for sent in (1000, 3000):
         reading = scene.read(

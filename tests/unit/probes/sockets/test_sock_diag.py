@@ -467,7 +467,11 @@ def test_without_a_table_there_is_an_os_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "opened"),
     [
-        ("Ip: Forwarding\nIp: 1\nTcp: RtoMin ActiveOpens PassiveOpens\nTcp: 200 1234 5\nUdp: In\nUdp: 1\n", 1234),
+        (
+            "Ip: Forwarding\nIp: 1\nTcp: RtoMin ActiveOpens PassiveOpens CurrEstab\nTcp: 200 1234 5 17\nUdp: In\nUdp: 1\n",
+            proc_net.Opened(1234, 5, 17),
+        ),
+        ("Tcp: RtoMin ActiveOpens\nTcp: 200 1234\n", proc_net.Opened(1234, None, None)),
         ("Tcp: RtoMin PassiveOpens\nTcp: 200 5\n", None),
         ("Tcp: RtoMin ActiveOpens\nTcp: 200\n", None),
         ("Tcp: RtoMin ActiveOpens\nTcp: 200 x\n", None),
@@ -477,7 +481,7 @@ def test_without_a_table_there_is_an_os_error(tmp_path: Path) -> None:
     ],
 )
 def test_connections_that_were_begun_are_counted_where_the_kernel_tells_them(
-    tmp_path: Path, text: str | None, opened: int | None
+    tmp_path: Path, text: str | None, opened: proc_net.Opened | None
 ) -> None:
     (tmp_path / "proc/net").mkdir(parents=True)
     if text is not None:
