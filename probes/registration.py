@@ -20,6 +20,7 @@ from typing import Generic, Protocol, TypeVar, cast, runtime_checkable
 from probes.app.in_flight import InFlight
 from probes.hooks.times import Times
 from probes.metrics_page.fetch import Shared
+from probes.own_connections import OwnConnections
 from probes.reading import Probe, R, Reading
 from probes.record import dataclass
 from probes.section import Section
@@ -85,6 +86,8 @@ class Context:
     """Requests in flight, pushed by whoever knows of them."""
     pages: Shared = field(default_factory=Shared)
     """Fetches metrics pages: once where several probes look at the same one."""
+    own_connections: OwnConnections = field(default_factory=OwnConnections)
+    """What the kernel counts among the app's connections and is the agent's."""
 
     # What one probe tells another.
     child_pid: Question[int | None] = field(default_factory=lambda: Question(None))

@@ -11,6 +11,7 @@ import asyncio
 import time
 from typing import Final
 
+from probes.own_connections import OwnConnections
 from probes.postgres.addresses import Address, addresses
 from probes.postgres.dsn import parse
 from probes.postgres.failures import NEAREST, failure
@@ -28,9 +29,10 @@ _SILENT = LinkFailed(
 
 
 async def connect(
-    dsn: str, *, application: str, options: str, seconds: float = SECONDS, find: LookUp = look_up
-) -> Link:
-    """Open a connection within about ``seconds``, noting what each phase took.  Raises LinkFailed.
+    dsn: str, *, application: str, options: str, seconds: float = SECONDS, find: LookUp = look_up,
+    own: OwnConnections | None = None,
+) -> Link:  # fmt: skip
+    """Open a connection within about ``seconds``, noting what each phase took, and in ``own`` each that is begun.  Raises LinkFailed.
 
     A pooler that refuses ``options`` is asked again without: its sessions are shared, and no setting of ours may stay in
     them.
@@ -50,7 +52,7 @@ async def connect(
             remotes += (remote for remote in address.remotes if remote not in remotes)
             try:
                 async with asyncio.timeout((end - time.monotonic()) / (address.left + 1)):
-                    link = await _open_anyhow(address, application, options, phases)
+                    link = await _open_anyhow(address, application, options, phases, own or OwnConnections())
                 link.phases, link.remotes = phases, address.remotes
                 return link
             except TimeoutError:
@@ -73,16 +75,20 @@ def _worst(faults: list[LinkFailed], remotes: list[tuple[str, int]], tried: int)
     return found
 
 
-async def _open_anyhow(address: Address, application: str, options: str, phases: dict[str, float]) -> Link:
+async def _open_anyhow(
+    address: Address, application: str, options: str, phases: dict[str, float], own: OwnConnections
+) -> Link:
     try:
-        return await _open(address, application, options, phases)
+        return await _open(address, application, options, phases, own)
     except LinkFailed as fault:
         if not options or fault.reason != "options":
             raise
-    return await _open(address, application, "", phases)
+    return await _open(address, application, "", phases, own)
 
 
-async def _open(address: Address, application: str, options: str, phases: dict[str, float]) -> Link:
+async def _open(
+    address: Address, application: str, options: str, phases: dict[str, float], own: OwnConnections
+) -> Link:
     from probes.postgres.libpq import Error, pq  # noqa: PLC0415 - memory that only a watched database is worth
 
     given: dict[str, str] = {**address.options, "application_name": application, "client_encoding": "UTF8"}
@@ -93,6 +99,9 @@ async def _open(address: Address, application: str, options: str, phases: dict[s
         connection = pq.PGconn.connect_start(" ".join(map(_pair, given.items())).encode())
     except (Error, UnicodeError) as error:
         raise failure(str(error)) from None
+    # It has called connect(2) by now; what it tries besides, such as once more without encryption, nobody notes.
+    if "hostaddr" in given and connection.status != pq.ConnStatus.BAD:
+        own.begins()
     try:
         connection.nonblocking = 1
         phase = "tcp"

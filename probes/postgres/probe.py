@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from probes.own_connections import OwnConnections
 from probes.postgres.connect import connect
 from probes.postgres.failures import REFUSED
 from probes.postgres.link import Link, Row
@@ -54,15 +55,19 @@ class PostgresProbe(StoreProbe[PostgresReading, Link]):
         believe_cpu: Callable[[], bool] = lambda: True,
         app_is_answered: Callable[[float], bool] = lambda _since: False,
         on_peer: Callable[[str, Sequence[Remote]], None] = lambda _target, _remotes: None,
+        own: OwnConnections | None = None,
         find: LookUp = look_up,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """As its base; ``on_peer`` is called after each attempt with the target and the addresses at which it is, or was looked for."""
+        """As its base; ``on_peer`` is called after each attempt with the target and the addresses at which it is, or was looked for.
+
+        ``own`` is told of each connection that is begun and closed.
+        """
         super().__init__(
             target, dsn, timeout=timeout, connect_every=connect_every, believe_cpu=believe_cpu,
             app_is_answered=app_is_answered, clock=clock,
         )  # fmt: skip
-        self._rows, self._on_peer, self._find = rows, on_peer, find
+        self._rows, self._on_peer, self._find, self._own = rows, on_peer, find, own or OwnConnections()
 
     @property
     def connection(self) -> object:
@@ -94,10 +99,17 @@ class PostgresProbe(StoreProbe[PostgresReading, Link]):
                     self._close()
             return found
 
+    def _close(self) -> None:
+        if self._link is not None:
+            self._own.ends(self._link.peer)
+        super()._close()
+
     async def _connect(self, address: str, seconds: float) -> Link:
         options = f"-c default_transaction_read_only=on -c statement_timeout={round(self._timeout * 800)}"
         try:
-            link = await connect(address, application=APPLICATION, options=options, seconds=seconds, find=self._find)
+            link = await connect(
+                address, application=APPLICATION, options=options, seconds=seconds, find=self._find, own=self._own
+            )
         except LinkFailed as fault:
             self._on_peer(self.target, fault.remotes)
             raise

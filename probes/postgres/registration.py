@@ -64,7 +64,7 @@ def _of_one(context: Context, target: str) -> Iterator[Planned]:
         target, secret_from(settings.targets[target], context.environ), rows=settings.rows, timeout=settings.timeout_seconds,
         connect_every=settings.connect_every_seconds,
         believe_cpu=lambda: trust_of(context).get("thread_cpu_time") is True,
-        app_is_answered=lambda since: app_is_answered(context, target, since), on_peer=context.found_database,
+        app_is_answered=lambda since: app_is_answered(context, target, since), on_peer=context.found_database, own=context.own_connections,
     )  # fmt: skip
     yield Planned(
         make=lambda: database,

@@ -19,8 +19,8 @@ A sample at a random moment of a wait finds it half over on average: ``waiting_s
 of the waits, the long ones counting more.
 
 A connection that came and went between two reads leaves a socket in TIME_WAIT for a minute on the side
-that closed first, which is the client's with every common driver; ``closed_per_second`` counts these.  The
-agent's own are among them, about one a minute for each database that it watches.  Where the server closed first (asyncpg
+that closed first, which is the client's with every common driver; ``closed_per_second`` counts these, and not those that the
+agent notes as its own, about one a minute for each PostgreSQL that it watches.  Where the server closed first (asyncpg
 lets it) nothing is left: a connection that stood at one sample and at neither the one before nor the one after it was begun and ended
 in between, so there are at least ``fleeting_per_second`` of them, and no more than the namespace has begun (``begun_per_second``).  The sample before the
 first of a slot is the last of the slot before.
@@ -56,6 +56,7 @@ from dataclasses import field
 from typing import ClassVar
 
 from probes.kernel_files import why
+from probes.own_connections import OwnConnections
 from probes.reading import Code, NoData, Reading, Stability, Unseen, gauge, increment
 from probes.record import dataclass
 from probes.sockets import netlink, proc_net
@@ -164,10 +165,11 @@ class ConnectionsReading(Reading):
         "Connections that the previous reading did not have, per second; shorter ones go unseen", by="remote"
     )
     begun_per_second: float | None = gauge(
-        "Connections begun in this network namespace per second, to anywhere: no more can have come and gone"
+        "Connections begun in this network namespace per second, to anywhere, without the agent's own to PostgreSQL: no more can have come and gone"
     )
     closed_per_second: Mapping[str, float] | None = gauge(
-        "Connections that the client closed in the last minute, per second (sockets in TIME_WAIT)", by="remote"
+        "Connections that the client closed in the last minute, per second (sockets in TIME_WAIT), without the agent's own to PostgreSQL",
+        by="remote",
     )
     fleeting_per_second: Mapping[str, float] | None = gauge(
         "Connections that came and went between three samples, per second: a lower bound", by="remote"
@@ -182,7 +184,7 @@ class ConnectionsReading(Reading):
 class ConnectionsProbe:
     """Watches the connections of one network namespace.
 
-    ``ports``: every connection to such a port is watched, and to those of ``services``, which says what answers there.  ``targets``: name of an endpoint to the addresses
+    ``own``: what is counted as begun or closed and is the agent's.  ``ports``: every connection to such a port is watched, and to those of ``services``, which says what answers there.  ``targets``: name of an endpoint to the addresses
     (IP, port) that the caller resolved; :meth:`watch` replaces them.  ``own_inodes`` gives the sockets to leave
     out, by inode.  ``gvisor`` says whether this is one, as the platform probe found it.  Each read takes ``samples``
     dumps, a random moment apart: a steady rhythm can fall in step with what it measures.  It takes none where the read before saw
@@ -200,6 +202,7 @@ class ConnectionsProbe:
         *,
         services: Mapping[int, str] | None = None,
         own_inodes: Callable[[], Collection[int]] | None = None,
+        own: OwnConnections | None = None,
         gvisor: Callable[[], bool] = lambda: False,
         netlink: Asked = netlink.dump_followed,
         once_more: Callable[[Collection[Socket]], Sequence[Socket]] = netlink.look_up,
@@ -212,6 +215,7 @@ class ConnectionsProbe:
         self._services = dict(services or {})
         self._ports = frozenset(ports) | self._services.keys()
         self._own_inodes = own_inodes or proc_net.sockets_of_this_process
+        self._own = own or OwnConnections()
         self._gvisor = gvisor
         self._netlink, self._once_more, self._table, self._clock = netlink, once_more, table, clock
         self._samples, self._sleep, self._opened = samples, sleep, opened
@@ -245,7 +249,7 @@ class ConnectionsProbe:
         if self._gvisor():
             raise NoData(_GVISOR, _GVISOR_REMEDY)
         self._slot += 1
-        before, opens, self._opens = self._last, self._opens, self._opened()
+        before, opens, self._opens = self._last, self._opens, self._opened_by_others()
         begun = _begun(opens, self._opens)
         none_begun = begun == 0
         left = self._all_that_are_left(before, same_number=_same_number(opens, self._opens)) if none_begun else None
@@ -318,7 +322,7 @@ class ConnectionsProbe:
             if same is None:
                 own = self._own_inodes()  # first: a socket that another thread closes meanwhile stays ours
                 dump, refused = self._ask()
-                self._scale, self._closed, missing = dump.scale, dump.closed, dump.missing
+                self._scale, self._closed, missing = dump.scale, self._closed_by_others(dump), dump.missing
                 same = {key_of(s): s for s in dump.sockets if s.inode not in own}
             sockets, at = same, self._clock()
             self._seen = {key: settle(s, self._seen.get(key), at) for key, s in sockets.items()}
@@ -336,6 +340,17 @@ class ConnectionsProbe:
         except OSError:
             return None
         return found if found.keys() == known.keys() else None
+
+    def _opened_by_others(self) -> Opened | None:
+        now = self._opened()
+        return now and now._replace(begun=now.begun - self._own.begun)
+
+    def _closed_by_others(self, dump: Dump) -> Mapping[Socket, int]:
+        own = self._own.in_time_wait()
+        left = {
+            each: number - own.get((each.destination, each.destination_port), 0) for each, number in dump.closed.items()
+        }
+        return {each: number for each, number in left.items() if number > 0}
 
     def inodes(self) -> frozenset[int]:
         """The sockets that the latest sample saw: who holds them is the app."""

@@ -71,6 +71,7 @@ def _make(context: Context) -> ConnectionsProbe:
         services={int(port): service for port, service in settings.services.items()},
         gvisor=lambda: in_gvisor(context),
         samples=SAMPLES_PER_SLOT,
+        own=context.own_connections,
     )
     context.socket_inodes.let(probe.inodes)
     # The app's connections to a configured database go by its name.

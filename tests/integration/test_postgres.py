@@ -11,8 +11,10 @@ from typing import Literal
 import pytest
 
 from agent.commands.embedded_postgres import free_port
+from probes.own_connections import OwnConnections
 from probes.postgres.probe import PostgresProbe, PostgresReading
 from probes.postgres.sql import APPLICATION
+from probes.sockets import netlink, proc_net
 from probes.store.place import secret_from
 from probes.store.round_trip import PARTS
 from tests.integration.conftest import server_programs
@@ -107,6 +109,32 @@ def test_a_delay_on_the_route_is_the_networks_and_not_the_servers(server: Postgr
     assert part(reading, "server", "short") < part(reading, "network", "short")
     # The proxy answers the handshake itself: the kernel's own round trip does not know of the way behind it.
     assert (reading.least_round_trip_seconds or 1.0) < 0.03
+
+
+@pytest.mark.parametrize("way", ["tcp", "unix"])
+def test_each_connection_that_it_begins_and_closes_is_noted_as_the_kernel_counts_it(
+    own_server: PostgresServer, way: str
+) -> None:
+    own, number = OwnConnections(), 3
+
+    def closed() -> int:
+        return sum(netlink.dump_followed([("", own_server.port)]).closed.values())
+
+    async def run() -> None:
+        dsn = own_server.dsn(**({} if way == "tcp" else {"host": own_server.socket_directory}))
+        probe = PostgresProbe("main", lambda: dsn, timeout=10.0, connect_every=0.0, own=own)
+        for _ in range(number):
+            assert (await probe.read()).up
+        await probe.aclose()
+
+    before, opened = closed(), proc_net.opened()
+    asyncio.run(run())
+    now = proc_net.opened()
+    assert opened is not None
+    assert now is not None
+    assert own.begun == (number if way == "tcp" else 0)
+    assert now.begun - opened.begun >= own.begun, "others begin connections, too"
+    assert closed() - before == sum(own.in_time_wait().values()) == own.begun
 
 
 def test_it_reads_only_is_named_and_leaves_with_its_connection(server: PostgresServer) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from agent.settings.load import Config, history_bytes
 from probes.labels import OTHER
+from probes.own_connections import OwnConnections
 from probes.reading import Code, NoData, specs
 from probes.sockets.classify import UNREAD_SECONDS, classify
 from probes.sockets.connections import (
@@ -452,6 +453,30 @@ def test_none_is_looked_up_where_a_dump_has_more_to_tell() -> None:
     few.later = iter([[sock(1)]] * 2)
     few.scene.again()
     assert len(few.asked) == 2, "the second and the third sample alone"
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["noted as the agent's", "another's"])
+def test_what_the_agent_begins_and_closes_is_nobody_s_of_the_app(noted: bool) -> None:
+    """One a minute for each database made each slot walk the kernel's table: the closed one stands there for as long."""
+    own, begun, asked = OwnConnections(FakeClock()), iter((7, 8, 9)), list[int]()
+
+    def look_up(known: Collection[Socket]) -> Sequence[Socket]:
+        asked.append(len(known))
+        return [*known]
+
+    scene = Scene(opened=lambda: Opened(next(begun)), once_more=look_up, own=own)
+    scene.netlink.now = Dump((sock(),), "", {}, {sock(2, state=TIME_WAIT): 1})
+    if noted:
+        own.ends(("10.0.0.9", 5432))
+    for _ in range(3):
+        reading = scene.again()
+        scene.clock.advance(10.0)
+        if noted:
+            own.begins()
+    assert reading.connections == {DB: 1.0}
+    assert (scene.netlink.asked, asked) == ((1, [1, 1]) if noted else (3, []))
+    assert reading.begun_per_second == (0.0 if noted else 0.1)
+    assert reading.closed_per_second == {DB: 0.0 if noted else 1 / 60}
 
 
 def test_a_connection_that_nobody_began_is_found_within_a_minute() -> None:
