@@ -34,6 +34,9 @@ class OwnConnections:
             self._closed.append((self._clock(), peer))
 
     def in_time_wait(self) -> Mapping[tuple[str, int], int]:
-        """Of each address and port how many of ours the kernel may still hold as closed."""
+        """Of each address and port how many of ours the kernel may still hold as closed: at most so many, since a server may close first.
+
+        Where it did, as many of the app's are left out by who goes by this: one a minute for each database at most.
+        """
         since = self._clock() - TIME_WAIT_SECONDS
         return Counter(peer for at, peer in self._closed if at >= since)
