@@ -252,8 +252,9 @@ class ConnectionsProbe:
         before, opens, self._opens = self._last, self._opens, self._opened_by_others()
         begun = _begun(opens, self._opens)
         none_begun = begun == 0
-        left = self._all_that_are_left(before, same_number=_same_number(opens, self._opens)) if none_begun else None
-        known = left if self._slot % ALL_EVERY else None
+        known = None
+        if none_begun and self._slot % ALL_EVERY:
+            known = self._all_that_are_left(before, same_number=_same_number(opens, self._opens))
         if known == {}:
             sample = self._last = Sample(self._clock(), "", {})
             looks, refused, seen = [sample], self._last_refused, list[Seen]()
@@ -328,8 +329,8 @@ class ConnectionsProbe:
             self._seen = {key: settle(s, self._seen.get(key), at) for key, s in sockets.items()}
             seen += self._seen.values()
             looks.append(Sample(at, missing, sockets))
-            one_tells = self._scale or len(sockets) > MANY
-            if (none_begun and (one_tells or not sockets)) or (one_tells and self._slot % ALL_EVERY):
+            many = self._scale or len(sockets) > MANY
+            if (many and (none_begun or self._slot % ALL_EVERY)) or (none_begun and not sockets):
                 break
         return looks, refused, seen
 

@@ -275,6 +275,17 @@ def test_while_one_that_was_closed_is_still_counted_the_kernel_is_asked_though_n
     assert (scene.again().closed_per_second, scene.netlink.asked) == ({}, 3)
 
 
+class Again:
+    """A look-up that finds all that it is asked for, as they were, and notes how many."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __call__(self, known: Collection[Socket]) -> Sequence[Socket]:
+        self.asked.append(len(known))
+        return [*known]
+
+
 class Few:
     """A probe of three samples in a namespace in which few connections are begun, and what its second and third sample met."""
 
@@ -387,25 +398,20 @@ def test_now_and_then_there_is_a_dump_all_the_same(dumps_then: int, begun: int) 
     ids=["the same", "one has ended", "another may have ended", "one was begun", "not told", "nothing told"],
 )
 def test_of_many_the_followed_are_looked_up_where_they_are_as_many_and_the_same(now: Opened | None, dumps: int) -> None:
-    told, asked = iter([Opened(7, 5, 3000), now]), list[int]()
-
-    def look_up(known: Collection[Socket]) -> Sequence[Socket]:
-        asked.append(len(known))
-        return [*known]
-
-    scene = Scene(samples=3, opened=lambda: next(told), once_more=look_up)
+    told, again = iter([Opened(7, 5, 3000), now]), Again()
+    scene = Scene(samples=3, opened=lambda: next(told), once_more=again)
     scene.netlink.now = Dump(tuple(sock(n) for n in range(MANY)), "", {("10.0.0.9", 5432): 40.0})
     first = scene.again()
     scene.clock.advance(10.0)
     reading = scene.again()
-    assert (scene.netlink.asked, asked) == (1 + dumps, [] if dumps else [MANY])
+    assert (scene.netlink.asked, again.asked) == (1 + dumps, [] if dumps else [MANY])
     assert (first.connections, reading.connections) == ({DB: 40.0 * MANY}, {DB: 40.0 * MANY})
     assert reading.followed == {DB: float(MANY)}
     assert reading.fleeting_per_second == (None if now is None or now.begun > 7 else {DB: 0.0})
 
 
 def test_of_many_now_and_then_one_dump_is_enough_where_none_was_begun() -> None:
-    scene = Scene(samples=3, opened=lambda: Opened(7, 5, 3000), once_more=lambda known: [*known])
+    scene = Scene(samples=3, opened=lambda: Opened(7, 5, 3000), once_more=Again())
     scene.netlink.now = Dump(tuple(sock(n) for n in range(MANY)), "", {("10.0.0.9", 5432): 40.0})
     for _ in range(ALL_EVERY):
         scene.again()
@@ -458,13 +464,8 @@ def test_none_is_looked_up_where_a_dump_has_more_to_tell() -> None:
 @pytest.mark.parametrize("noted", [True, False], ids=["noted as the agent's", "another's"])
 def test_what_the_agent_begins_and_closes_is_nobody_s_of_the_app(noted: bool) -> None:
     """One a minute for each database made each slot walk the kernel's table: the closed one stands there for as long."""
-    own, begun, asked = OwnConnections(FakeClock()), iter((7, 8, 9)), list[int]()
-
-    def look_up(known: Collection[Socket]) -> Sequence[Socket]:
-        asked.append(len(known))
-        return [*known]
-
-    scene = Scene(opened=lambda: Opened(next(begun)), once_more=look_up, own=own)
+    own, again = OwnConnections(FakeClock()), Again()
+    scene = Scene(opened=map(Opened, (7, 8, 9)).__next__, once_more=again, own=own)
     scene.netlink.now = Dump((sock(),), "", {}, {sock(2, state=TIME_WAIT): 1})
     if noted:
         own.ends(("10.0.0.9", 5432))
@@ -474,7 +475,7 @@ def test_what_the_agent_begins_and_closes_is_nobody_s_of_the_app(noted: bool) ->
         if noted:
             own.begins()
     assert reading.connections == {DB: 1.0}
-    assert (scene.netlink.asked, asked) == ((1, [1, 1]) if noted else (3, []))
+    assert (scene.netlink.asked, again.asked) == ((1, [1, 1]) if noted else (3, []))
     assert reading.begun_per_second == (0.0 if noted else 0.1)
     assert reading.closed_per_second == {DB: 0.0 if noted else 1 / 60}
 
