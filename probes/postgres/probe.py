@@ -52,6 +52,7 @@ class PostgresProbe(StoreProbe[PostgresReading, Link]):
         rows: int = 500,
         timeout: float = 5.0,
         connect_every: float = 60.0,
+        every: float = 10.0,
         believe_cpu: Callable[[], bool] = lambda: True,
         app_is_answered: Callable[[float], bool] = lambda _since: False,
         on_peer: Callable[[str, Sequence[Remote]], None] = lambda _target, _remotes: None,
@@ -64,7 +65,7 @@ class PostgresProbe(StoreProbe[PostgresReading, Link]):
         ``own`` is told of each connection that is begun and closed.
         """
         super().__init__(
-            target, dsn, timeout=timeout, connect_every=connect_every, believe_cpu=believe_cpu,
+            target, dsn, timeout=timeout, connect_every=connect_every, every=every, believe_cpu=believe_cpu,
             app_is_answered=app_is_answered, clock=clock,
         )  # fmt: skip
         self._rows, self._on_peer, self._find, self._own = rows, on_peer, find, own or OwnConnections()

@@ -44,7 +44,12 @@ class Postgres(Section):
     timeout_seconds: float = Field(5.0, ge=0.5, le=30, description="Time-out of a slot; the server's is four fifths.")
     rows: int = Field(500, ge=1, le=10000, description="Rows of the bulk operation, 200 bytes each.")
     server_view: bool = Field(True, description="Ask the server about its sessions, locks and limits too.")
-    connect_every_seconds: float = Field(60.0, ge=10, le=3600, description="Time between two new connections.")
+    connect_every_seconds: float = Field(
+        60.0,
+        ge=10,
+        le=3600,
+        description="Time between two new connections; longer where slots come further apart, as in quiet times.",
+    )
 
     def for_doctor(self) -> Preset:
         """A slot must end before the next one."""
@@ -62,7 +67,7 @@ def _of_one(context: Context, target: str) -> Iterator[Planned]:
     settings = context.settings(Postgres)
     database = PostgresProbe(
         target, secret_from(settings.targets[target], context.environ), rows=settings.rows, timeout=settings.timeout_seconds,
-        connect_every=settings.connect_every_seconds,
+        connect_every=settings.connect_every_seconds, every=settings.every_seconds,
         believe_cpu=lambda: trust_of(context).get("thread_cpu_time") is True,
         app_is_answered=lambda since: app_is_answered(context, target, since), on_peer=context.found_database, own=context.own_connections,
     )  # fmt: skip

@@ -38,6 +38,8 @@ REFUSED_SECONDS = 3600.0
 #: Of an active session: waits in which it is the client's turn, and those in which another session holds it.
 CLIENT_WAITS = frozenset({"ClientRead", "ClientWrite"})
 RUNNING, LOCK, HIDDEN = "running", "Lock", "hidden"
+#: Where the slot before met sessions in these states alone, one sample: a choice made before it is taken leaves the mean as it is.
+RESTING = frozenset({"idle", HIDDEN})
 #: Of an active session: it waits, and the server does not work for it.
 NOT_EXECUTING = CLIENT_WAITS | {LOCK, ADVISORY}
 _SERVICES = {"cloudsql": "Cloud SQL", "alloydb": "AlloyDB", "rds": "Amazon RDS", "azure": "Azure Database"}
@@ -149,6 +151,7 @@ class PostgresServerProbe:
         self._counters, self._totals_read = Counters(), clock()
         self._lock_waits = LockWaits(clock)
         self._refused: dict[str, tuple[Unseen, float]] = {}
+        self._samples = SAMPLES_PER_SLOT
 
     async def read(self) -> PostgresServerReading:
         """Ask everything once, the sessions several times."""
@@ -220,21 +223,23 @@ class PostgresServerProbe:
         states: dict[str, float] = {}
         active: dict[str, float] = {}
         count = age = 0.0
-        for number_of_sample in range(SAMPLES_PER_SLOT):
+        samples = self._samples
+        for number_of_sample in range(samples):
             if number_of_sample:
                 await self._sleep(random.uniform(*BETWEEN_SECONDS))  # noqa: S311 - no secret
                 rows = await self._ask(_SESSIONS)
             if rows is None:
                 return dict.fromkeys(_SESSIONS.fields)
             for state, kind, event, number, ages in rows:
-                states[str(state)] = states.get(str(state), 0.0) + _number(number) / SAMPLES_PER_SLOT
+                states[str(state)] = states.get(str(state), 0.0) + _number(number) / samples
                 if state == "active":
                     told = event in CLIENT_WAITS or (kind, event) == (LOCK, ADVISORY)
                     wait = str(event) if told else str(kind or RUNNING)
-                    active[wait] = active.get(wait, 0.0) + _number(number) / SAMPLES_PER_SLOT
+                    active[wait] = active.get(wait, 0.0) + _number(number) / samples
                     if wait not in NOT_EXECUTING:
                         count, age = count + _number(number), age + _number(ages)
-        if set(states) == {HIDDEN}:
+        self._samples = 1 if states.keys() <= RESTING else SAMPLES_PER_SLOT
+        if states.keys() == {HIDDEN}:
             self._unseen |= dict.fromkeys(("active", "executing_seconds"), PRIVILEGE)
             return {"sessions": states}
         if not count:

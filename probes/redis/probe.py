@@ -53,6 +53,7 @@ class RedisProbe(StoreProbe[RedisReading, RedisLink]):
         server_view: bool = True,
         timeout: float = 5.0,
         connect_every: float = 60.0,
+        every: float = 10.0,
         believe_cpu: Callable[[], bool] = lambda: True,
         app_is_answered: Callable[[float], bool] = lambda _since: False,
         on_peer: Callable[[str, Sequence[Remote]], None] = lambda _target, _remotes: None,
@@ -62,7 +63,7 @@ class RedisProbe(StoreProbe[RedisReading, RedisLink]):
     ) -> None:
         """As its base; ``on_peer`` is called after each attempt with the target and the addresses at which it is, or was looked for."""
         super().__init__(
-            target, address, timeout=timeout, connect_every=connect_every, believe_cpu=believe_cpu,
+            target, address, timeout=timeout, connect_every=connect_every, every=every, believe_cpu=believe_cpu,
             app_is_answered=app_is_answered, clock=clock,
         )  # fmt: skip
         self._on_peer, self._find, self._sleep = on_peer, find, sleep

@@ -63,7 +63,12 @@ class Redis(Section):
     every_seconds: float = Field(10.0, ge=2, le=300, description="Time between two slots of one server.")
     timeout_seconds: float = Field(5.0, ge=0.5, le=30, description="Time-out of a slot.")
     server_view: bool = Field(True, description="Ask the server for INFO and SLOWLOG too.")
-    connect_every_seconds: float = Field(60.0, ge=10, le=3600, description="Time between two new connections.")
+    connect_every_seconds: float = Field(
+        60.0,
+        ge=10,
+        le=3600,
+        description="Time between two new connections; longer where slots come further apart, as in quiet times.",
+    )
 
     def for_doctor(self) -> Preset:
         """A slot must end before the next one."""
@@ -86,6 +91,7 @@ def _of_one(context: Context, target: str) -> Planned:
         return RedisProbe(
             target, address_from(settings.targets[target], settings.passwords.get(target, ""), context.environ),
             server_view=settings.server_view, timeout=settings.timeout_seconds, connect_every=settings.connect_every_seconds,
+            every=settings.every_seconds,
             believe_cpu=lambda: trust_of(context).get("thread_cpu_time") is True,
             app_is_answered=lambda since: app_is_answered(context, target, since), on_peer=context.found_database,
         )  # fmt: skip

@@ -95,21 +95,25 @@ class StoreProbe(ABC, Generic[S, C]):
         *,
         timeout: float,
         connect_every: float,
+        every: float,
         believe_cpu: Callable[[], bool],
         app_is_answered: Callable[[float], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``address`` is asked for each connection, so that a rotated secret is taken up; it may raise OSError or ValueError.
 
+        A new connection comes after ``connect_every`` seconds and as many slots as these are at one each ``every`` seconds: where slots come further
+        apart, so do they (of what an idle database costs, opening with SCRAM was a fifth).
         ``app_is_answered`` says whether the app's own connections to this server have had data since a monotonic instant.
         """
         self.target, self._address, self._timeout = target, address, timeout
-        self._connect_every, self._believe_cpu, self._clock = connect_every, believe_cpu, clock
+        self._connect_every, self._connect_slots = connect_every, int(connect_every / every)
+        self._believe_cpu, self._clock = believe_cpu, clock
         self._app_is_answered = app_is_answered
         self._turn = asyncio.Lock()
         self._run_delay = RunDelay()
         self._link: C | None = None
-        self._connected = float("-inf")
+        self._connected, self._slots = float("-inf"), 0
         first = min(timeout, MOST_PAUSE_SECONDS)
         self._outage = self._backoff = Backoff(first, MOST_PAUSE_SECONDS, clock)
         self._not_let_in = Backoff(first, MOST_OWN_PAUSE_SECONDS, clock)
@@ -137,7 +141,8 @@ class StoreProbe(ABC, Generic[S, C]):
             return self._unanswered(self._last_failure)
         try:
             async with asyncio.timeout(self._timeout) as self._limit:
-                if self._link is None or self._clock() - self._connected >= self._connect_every:
+                self._slots += 1
+                if self._link is None or self._is_old():
                     opened = 1.0
                     await self._open()
                 assert self._link is not None
@@ -174,6 +179,10 @@ class StoreProbe(ABC, Generic[S, C]):
             return self._tried != self._address()
         return False
 
+    def _is_old(self) -> bool:
+        """Whether the connection is to be replaced."""
+        return self._slots >= self._connect_slots and self._clock() - self._connected >= self._connect_every
+
     def _left(self) -> float:
         """Seconds until the slot's time-out."""
         when = self._limit.when()
@@ -191,7 +200,7 @@ class StoreProbe(ABC, Generic[S, C]):
             raise LinkFailed("configuration", f"the {word} could not be read: {why}", f"check {name}.targets") from None
         link = await self._connect(address, CONNECT_SHARE * self._timeout)
         self._close()
-        self._link, self._connected = link, self._clock()
+        self._link, self._connected, self._slots = link, self._clock(), 0
 
     def _split(self, name: str, trip: Trip, least_rtt: float, growth: float = 1.02) -> Parts:
         """Where the CPU clock runs on while we are stopped, the operation's own work is the least ever seen."""
