@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from agent.history import History, once
+from agent.history import History, once, remembered
 from agent.views.round_trips import STORES, asked
 from probes.averages import fmean, median, weighted_mean
+from probes.reading import specs
 from probes.record import dataclass
 from probes.redis.reading import RedisReading
 from probes.sockets.connections import ConnectionsReading
@@ -84,41 +85,48 @@ def connections(history: History, seconds: float) -> dict[str, Connections]:
     """By remote endpoint; those alone whose states the kernel told."""
     readings = _told(history, seconds)
     begun = [r.begun_per_second for r in readings if r.begun_per_second is not None]
+    at: dict[str, list[tuple[ConnectionsReading, tuple[float, ...]]]] = {}
+    for reading in readings:
+        for remote, row in _rows(reading).items():
+            at.setdefault(remote, []).append((reading, row))
     found = {}
-    for remote in dict.fromkeys(end for r in readings for end in _ends(r)):
-        seen = [r for r in readings if remote in _ends(r)]
-        weights = [_of(r.connections, remote) for r in seen]
-        waits = [_unmeant(r, remote) * w for r, w in zip(seen, weights, strict=True)]
+    for remote, rows in at.items():
+        seen = [reading for reading, _ in rows]
+        of = dict(zip(_FIELDS, zip(*(row for _, row in rows), strict=True), strict=True))
+        weights, replies = of["connections"], of["replies_per_second"]
+        waits = [
+            (share - long) * w for share, long, w in zip(of["waiting_ratio"], of["waiting_long_ratio"], weights, strict=True)
+        ]
+        looks = [r.samples * (n if r.followed else w) for r, n, w in zip(seen, of["followed"], weights, strict=True)]
+        fleeting = [_of(r.fleeting_per_second, remote) for r in readings]
         found[remote] = Connections(
-            unread=weighted_mean([_of(r.unread_ratio, remote) for r in seen], weights),
-            waiting=weighted_mean([_of(r.waiting_ratio, remote) for r in seen], weights),
-            idle=weighted_mean([_of(r.idle_ratio, remote) for r in seen], weights),
-            pipelined=weighted_mean([_of(r.pipelined_ratio, remote) for r in seen], weights),
-            waiting_long=weighted_mean([_of(r.waiting_long_ratio, remote) for r in seen], weights),
-            unread_long=weighted_mean([_of(r.unread_long_ratio, remote) for r in seen], weights),
-            untaken=_of(seen[-1].untaken_ratio, remote),
-            idle_long=weighted_mean([_of(r.idle_long_ratio, remote) for r in seen], weights),
-            busy_waiters=_of(seen[-1].busy_waiters, remote),
-            waiters=_of(seen[-1].waiters, remote),
-            wait_seconds=2 * weighted_mean([_of(r.waiting_seconds, remote) for r in seen], waits),
+            unread=weighted_mean(of["unread_ratio"], weights),
+            waiting=weighted_mean(of["waiting_ratio"], weights),
+            idle=weighted_mean(of["idle_ratio"], weights),
+            pipelined=weighted_mean(of["pipelined_ratio"], weights),
+            waiting_long=weighted_mean(of["waiting_long_ratio"], weights),
+            unread_long=weighted_mean(of["unread_long_ratio"], weights),
+            untaken=of["untaken_ratio"][-1],
+            idle_long=weighted_mean(of["idle_long_ratio"], weights),
+            busy_waiters=of["busy_waiters"][-1],
+            waiters=of["waiters"][-1],
+            wait_seconds=2 * weighted_mean(of["waiting_seconds"], waits),
             min_rtt_seconds=min((x for r in seen if (x := (r.min_rtt_seconds or {}).get(remote)) is not None), default=None),
-            per_second=fmean(_of(r.round_trips_per_second, remote) for r in seen),
-            busiest_per_second=fmean(_of(r.busiest_round_trips_per_second, remote) for r in seen),
-            replies_per_second=fmean(_of(r.replies_per_second, remote) for r in seen),
-            answered=_answered(seen, remote),
-            request_bytes=fmean(_of(r.request_bytes, remote) for r in seen),
-            reply_bytes=weighted_mean([_of(r.reply_bytes, remote) for r in seen], [_of(r.replies_per_second, remote) for r in seen]),
+            per_second=fmean(of["round_trips_per_second"]),
+            busiest_per_second=fmean(of["busiest_round_trips_per_second"]),
+            replies_per_second=fmean(replies),
+            answered=_answered([r.seconds for r in seen], of),
+            request_bytes=fmean(of["request_bytes"]),
+            reply_bytes=weighted_mean(of["reply_bytes"], replies),
             opened_per_second=max(
-                _churn(seen, remote),
-                _of(seen[-1].closed_per_second, remote),
-                fmean(_of(r.fleeting_per_second, remote) for r in readings),
+                _churn([r.seconds for r in seen], of), of["closed_per_second"][-1], fmean(fleeting),
             ),
-            met_coming_and_going=sum(_of(r.fleeting_per_second, remote) > 0 for r in readings),
+            met_coming_and_going=sum(each > 0 for each in fleeting),
             begun_per_second=fmean(begun) if begun else 0.0,
             begun_usually=median(begun) if begun else None,
             count=fmean(weights),
             readings=len(seen),
-            waits=sum(_of(r.waiting_ratio, remote) * r.samples * _of(r.followed or r.connections, remote) for r in seen),
+            waits=_dot(of["waiting_ratio"], looks),
         )  # fmt: skip
     return found
 
@@ -153,20 +161,21 @@ def may_end_unanswered(history: History, remote: str) -> bool:
     return not asked_so.all_answered
 
 
-def _answered(readings: Sequence[ConnectionsReading], remote: str) -> float:
-    again = sum(_of(r.retransmits, remote) for r in readings)
-    sent = sum(_of(r.round_trips_per_second, remote) * r.seconds for r in readings) - again
-    back = sum(_of(r.replies_per_second, remote) * r.seconds for r in readings)
-    return min(1.0, (back + _of(readings[-1].connections, remote)) / sent) if sent > 0 else 1.0
+def _answered(seconds: Sequence[float], of: Mapping[str, Sequence[float]]) -> float:
+    sent = _dot(of["round_trips_per_second"], seconds) - sum(of["retransmits"])
+    back = _dot(of["replies_per_second"], seconds)
+    return min(1.0, (back + of["connections"][-1]) / sent) if sent > 0 else 1.0
 
 
-def _churn(readings: Sequence[ConnectionsReading], remote: str) -> float:
+def _churn(seconds: Sequence[float], of: Mapping[str, Sequence[float]]) -> float:
     """Connections per second that were opened and did not stay: a pool that is filled has opened many, too."""
-    later = readings[1:]
-    opened = sum(_of(r.new_connections_per_second, remote) * r.seconds for r in later)
-    stayed = max(0.0, _of(readings[-1].connections, remote) - _of(readings[0].connections, remote))
-    seconds = sum(r.seconds for r in later)
-    return max(0.0, opened - stayed) / seconds if seconds else 0.0
+    opened, span = _dot(of["new_connections_per_second"][1:], seconds[1:]), sum(seconds[1:])
+    stayed = max(0.0, of["connections"][-1] - of["connections"][0])
+    return max(0.0, opened - stayed) / span if span else 0.0
+
+
+def _dot(values: Sequence[float], times: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(values, times, strict=True))
 
 
 def service(history: History, remote: str) -> Service | None:
@@ -217,6 +226,17 @@ def _told(history: History, seconds: float) -> list[ConnectionsReading]:
 def _unmeant(reading: ConnectionsReading, remote: str) -> float:
     """Share of the connections in waits that are not meant to last."""
     return _of(reading.waiting_ratio, remote) - _of(reading.waiting_long_ratio, remote)
+
+
+#: What is told of each endpoint.
+_FIELDS = tuple(spec.name for spec in specs(ConnectionsReading) if spec.by == "remote")
+
+
+@remembered(32)  # by identity: a reading never changes
+def _rows(reading: ConnectionsReading) -> dict[str, tuple[float, ...]]:
+    """Of each endpoint the numbers of ``_FIELDS``, 0.0 for those that are not told."""
+    fields = [getattr(reading, name) or {} for name in _FIELDS]
+    return {end: tuple(field.get(end, 0.0) for field in fields) for end in _ends(reading)}
 
 
 def _ends(reading: ConnectionsReading) -> dict[str, float]:

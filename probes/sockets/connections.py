@@ -94,7 +94,7 @@ _GVISOR_REMEDY = (
 Asked = Callable[[Collection[Remote]], Dump]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ConnectionsReading(Reading):
     """One slot's samples of the watched connections, per remote endpoint: its configured name, or ``ip:port``.
 
