@@ -32,7 +32,7 @@ from probes import planned
 from probes.host.cgroup import CgroupReading
 from probes.host.platform import PlatformReading
 from probes.reading import Probe, Reading
-from probes.registration import Context, Starting
+from probes.registration import Context, Starting, cpu_ratio
 
 
 class Agent:
@@ -71,7 +71,8 @@ class Agent:
         self.pulse.also = self._context.each_second
         self.cost = Cost(self._context.child_pid)
         self._first: list[Probe[Reading]] = []
-        self._waiting = list(planned(self._context))
+        self._plans = tuple(planned(self._context))
+        self._waiting = list(self._plans)
         self._add_due()
         self.engine = Engine(self.history, rules=self._rules())
         self._version = 0
@@ -187,6 +188,7 @@ class Agent:
         this = AgentSelf(
             __version__, round(self.cost.uptime_seconds, 1), round(cpu_seconds, 3), memory, self.schedule.skipped,
             self.schedule.failures, round(self._pace(), 2), self.calm.times,
+            round(min(self.config.budget.cpu_ratio, cpu_ratio(self._plans)), 5),
         )  # fmt: skip
         self.history.stretch = self.cost.stretch()
         report, changes = yield from self.engine.steps(this)

@@ -143,7 +143,8 @@ class AgentSelf:
     """The agent's own identity and cost.  ``cpu_seconds`` covers the agent and its child since start.
 
     ``report_failures`` counts the reports that a defect kept from being made: the one before stayed.  ``pace`` is how many times as far
-    apart as asked for the slots come, so that the budget is kept; ``calm`` is the same because nothing happens (:mod:`agent.calm`).
+    apart as asked for the slots come, so that the budget is kept; ``calm`` is the same because nothing happens (:mod:`agent.calm`).  ``cpu_most_ratio`` is
+    the share of a core that they take at most, as predicted from the settings and from the connections and hooks of now, never above the budget.
     """
 
     version: str
@@ -154,6 +155,7 @@ class AgentSelf:
     report_failures: int = 0
     pace: float = 1.0
     calm: float = 1.0
+    cpu_most_ratio: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,8 +236,8 @@ def _foot(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
     pace = agent.get("pace", 1.0)
     seldom = f"  measures {pace:.1f} times less often, to keep its CPU budget" if pace >= 1.1 else ""
     text = (
-        f"stallscope {agent['version']}  up {agent['uptime_seconds']:.0f} s  cost {agent['cpu_seconds']:.2f} CPU-s, "
-        f"{agent['memory_bytes'] / 2**20:.0f} MiB{seldom}  on {words.place(report['platform'])}  at {report['generated']}"
+        f"stallscope {agent['version']}  up {agent['uptime_seconds']:.0f} s  cost {words.cost(agent)}"
+        f"{seldom}  on {words.place(report['platform'])}  at {report['generated']}"
     )
     yield from (paint("dim", line) for line in wrap(text, paint.width))
 

@@ -31,6 +31,7 @@ STABILITY: Mapping[str, Stability] = {
     "stallscope_slots": "stable",
     "stallscope_probe_last_success_timestamp_seconds": "stable",
     "stallscope_agent_cpu_seconds": "stable",
+    "stallscope_agent_cpu_most_ratio": "beta",
     "stallscope_agent_calm_ratio": "beta",
     "stallscope_agent_pace_ratio": "beta",
     "stallscope_agent_report_failures": "stable",
@@ -200,6 +201,11 @@ class ReportCollector:
         yield success
         yield CounterMetricFamily(
             "stallscope_agent_cpu_seconds", "CPU used by agent and child.", value=agent.cpu_seconds
+        )
+        yield GaugeMetricFamily(
+            "stallscope_agent_cpu_most_ratio",
+            "Share of a core that agent and child take at most, as predicted from the settings and from the connections and hooks of now.",
+            value=agent.cpu_most_ratio,
         )
         yield GaugeMetricFamily(
             "stallscope_agent_pace_ratio",

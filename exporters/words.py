@@ -75,3 +75,9 @@ def place(platform: Mapping[str, Any]) -> str:
         f"limit {platform['cpu_limit_cores']:.2f} cores" if platform.get("cpu_limit_cores") else None,
     )
     return ", ".join(str(word) for word in words if word) or "an unknown platform"
+
+
+def cost(agent: Mapping[str, Any]) -> str:
+    """What the agent took since its start, and what it takes at most."""
+    most = f" (at most {3600 * agent['cpu_most_ratio']:.0f} an hour)" if agent.get("cpu_most_ratio") else ""
+    return f"{agent['cpu_seconds']:.2f} CPU-s{most}, {agent['memory_bytes'] / 2**20:.0f} MiB"

@@ -132,12 +132,19 @@ class Planned:
     """CPU of one slot, predicted: measure it, ``tests/bench`` shows how.  0 where another probe's number covers it."""
     history_bytes: int
     """Upper bound of one reading in the history.  0 where another probe's number covers it."""
+    growing: Callable[[], float] = lambda: 0.0
+    """CPU of one slot beyond that, for as much as there is to look at now."""
     timeout: float | None = None
     """Seconds that one slot may take; ``None``: 80 % of ``every``."""
     when: Callable[[], bool] | None = None
     """Begin only once this is so, which is asked after each wake-up; ``None``: at once."""
     first: bool = False
     """The others need its reading before they start."""
+
+
+def cpu_ratio(plans: Iterable[Planned]) -> float:
+    """Share of one core that these take together, as they say: an upper bound, since in quiet times slots come further apart."""
+    return sum((plan.cpu_seconds + plan.growing()) / plan.every for plan in plans)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from agent.settings.schema import Address, Config, parse_addresses
 from agent.settings.settings_file import read_settings_file
 from probes import planned
 from probes.gcp.cloud_logging import LIBRARY_BYTES
-from probes.registration import Context
+from probes.registration import Context, cpu_ratio
 from probes.section import Faults
 from probes.setting import Fault, Place
 
@@ -50,8 +50,8 @@ class ConfigError(Exception):
 
 
 def predicted_cpu_ratio(config: Config) -> float:
-    """What these settings cost, share of one core, as the probes say that they ask for."""
-    return sum(plan.cpu_seconds / plan.every for plan in planned(Context(config.sections)))
+    """What these settings cost, share of one core, as the probes say that they ask for: with nothing that grows, such as connections."""
+    return cpu_ratio(planned(Context(config.sections)))
 
 
 def anybody_told(config: Config) -> bool:

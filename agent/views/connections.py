@@ -95,7 +95,8 @@ def connections(history: History, seconds: float) -> dict[str, Connections]:
         of = dict(zip(_FIELDS, zip(*(row for _, row in rows), strict=True), strict=True))
         weights, replies = of["connections"], of["replies_per_second"]
         waits = [
-            (share - long) * w for share, long, w in zip(of["waiting_ratio"], of["waiting_long_ratio"], weights, strict=True)
+            (share - long) * w
+            for share, long, w in zip(of["waiting_ratio"], of["waiting_long_ratio"], weights, strict=True)
         ]
         looks = [r.samples * (n if r.followed else w) for r, n, w in zip(seen, of["followed"], weights, strict=True)]
         fleeting = [_of(r.fleeting_per_second, remote) for r in readings]

@@ -31,8 +31,7 @@ def sections(report: Mapping[str, Any]) -> Iterator[Markup]:
 def foot(report: Mapping[str, Any], others: Sequence[str] = ()) -> Markup:
     """Who says so, from where, at what cost; and links to the ``others``, further forms of the report."""
     agent = report["agent"]
-    cost = f"{agent['cpu_seconds']:.2f} CPU-s, {agent['memory_bytes'] / 2**20:.0f} MiB"
-    told = f"stallscope {agent['version']}, up {agent['uptime_seconds']:.0f} s, cost {cost}, on {words.place(report['platform'])}"
+    told = f"stallscope {agent['version']}, up {agent['uptime_seconds']:.0f} s, cost {words.cost(agent)}, on {words.place(report['platform'])}"
     links = [(h("a", name, href=name), " ") for name in others]
     return h("footer", h("p", told), h("p", "The same for programs and terminals: ", links) if links else None)
 

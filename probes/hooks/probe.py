@@ -172,6 +172,9 @@ def probes(context: Context) -> Iterator[Planned]:
             make=lambda: _make(context, heard),
             every=settings.every_seconds,
             cpu_seconds=HOOK_RATIO * settings.every_seconds,
+            growing=lambda: (
+                HOOK_RATIO * settings.every_seconds * sum(1 for probe in heard for _ in probe.state.speaking)
+            ),
             history_bytes=QUEUES_BYTES,
         )
         yield Planned(

@@ -17,6 +17,9 @@ MOST_PORT = 65535
 SAMPLES_PER_SLOT = 3
 #: CPU of one slot with a thousand other sockets beside ten watched ones (measured).
 CPU_SECONDS = 2e-3
+#: More, of what there is: for each sample, which may walk through the kernel's whole table of sockets; for each connection that is
+#: watched; and for each endpoint with its share of the report (docs/evidence/lightness.md).
+SAMPLE_CPU_SECONDS, CONNECTION_CPU_SECONDS, ENDPOINT_CPU_SECONDS = 3e-3, 4e-6, 0.3e-3
 #: Upper bound of one reading: 33 endpoints (measured: 42575).
 READING_BYTES = 44_000
 
@@ -57,11 +60,20 @@ def probes(context: Context) -> Iterator[Planned]:
             make=lambda: _make(context),
             every=settings.every_seconds,
             cpu_seconds=CPU_SECONDS,
+            growing=lambda: _more_cpu_seconds(context.latest(ConnectionsReading)),
             history_bytes=READING_BYTES,
         )
 
 
 REGISTRATION = Registration(probes, readings=(ConnectionsReading,))
+
+
+def _more_cpu_seconds(seen: ConnectionsReading | None) -> float:
+    """Of a slot that meets what this one met."""
+    if seen is None or not seen.connections:
+        return 0.0
+    number, ends = sum(seen.connections.values()), len(seen.connections)
+    return SAMPLE_CPU_SECONDS * seen.samples + CONNECTION_CPU_SECONDS * number + ENDPOINT_CPU_SECONDS * ends
 
 
 def _make(context: Context) -> ConnectionsProbe:

@@ -17,7 +17,7 @@ from tests.bench.subject import Kind, Subject
 from tests.lab import Unavailable
 
 Figures = dict[str, float]
-_SLOTS, _SPINS = "stallscope_slots_total", "stallscope_suspension_spin"
+_SLOTS, _SPINS, _MOST = "stallscope_slots_total", "stallscope_suspension_spin", "stallscope_agent_cpu_most_ratio"
 
 
 #: From when on an agent keeps its budget: before, slots come as asked for (agent/cost.py: twice GRACE_SECONDS).
@@ -147,6 +147,10 @@ def _figures(each: Measured, switches: int, notes: list[str]) -> None:
     if not each.is_agent:
         return
     page = each.read()
+    if "cpu" in each.figures and (
+        most := arithmetic.growth(page, "", _MOST)
+    ):  # blank: an earlier checkout, that does not tell
+        each.figures["of_promise"] = 100 * each.figures["cpu"] / (3600 * most)
     slots = arithmetic.growth(page, each.page, _SLOTS)
     each.figures["slots"] = slots
     if slots and each.marks[0][0] - each.started >= 2 * GRACE_SECONDS:  # before, none is dropped whatever it costs

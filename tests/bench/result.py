@@ -47,7 +47,11 @@ class Result:
     notes: list[str] = field(default_factory=list)
 
     def figure(self, cell: str, figure: str, name: str = AGENT) -> float | None:
-        """A figure, or the median of the pairs of that name."""
+        """A figure, or the median of the pairs of that name; without a cell the largest of any."""
+        if not cell:
+            return max(
+                (found[name][figure] for found in self.cells.values() if figure in found.get(name, {})), default=None
+            )
         if found := [pair[figure] for pair in self.pairs.get(cell, ()) if figure in pair]:
             return interval(found).median if name == AGENT else None
         return self.cells.get(cell, {}).get(name, {}).get(figure)

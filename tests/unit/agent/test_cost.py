@@ -10,7 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from agent import cost
+from agent.app import Agent
 from agent.cost import GRACE_SECONDS, MOST_PACE, WINDOW_SECONDS, Cost
+from agent.settings.load import Config, predicted_cpu_ratio
+from probes.sockets.connections import ConnectionsReading
 from tests.unit.builders import FakeClock
 
 OWN = 1
@@ -151,3 +154,20 @@ def test_what_clients_cost_is_not_held_against_measuring_and_is_told_all_the_sam
         told, _ = table.cost.measure()
     assert told == pytest.approx(0.31 * 200)
     assert table.cost.pace(0.005) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("budget", "connections"), [(0.01, 1.0), (0.01, 2000.0), (0.01, 1e7), (0.006, 2000.0)],
+    ids=["one", "many", "more-than-the-budget", "a-smaller-budget"],
+)  # fmt: skip
+def test_a_report_says_what_the_agent_takes_at_most_and_that_is_no_more_than_its_budget(
+    tmp_path: Path, budget: float, connections: float
+) -> None:
+    config = Config.model_validate({"budget": {"cpu_ratio": budget}})
+    agent = Agent(config, root=tmp_path, environ={})
+    alone = agent.publish().agent.cpu_most_ratio
+    assert alone == pytest.approx(min(budget, predicted_cpu_ratio(config)), abs=1e-5)
+    agent.history.add(ConnectionsReading(taken=agent.history.clock(), seconds=10.0, connections={"db": connections}))
+    beside = agent.publish().agent.cpu_most_ratio
+    assert alone < beside <= budget
+    assert (beside == budget) == (connections == 1e7)

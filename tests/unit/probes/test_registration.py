@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 import probes
-from agent.settings.load import Config
+from agent.settings.load import Config, predicted_cpu_ratio
 from probes import READINGS, REGISTERED, planned
-from probes.reading import Reading
-from probes.registration import Context, Question, Registration, load
+from probes.hooks.message import Message
+from probes.hooks.probe import REGISTRATION, HooksProbe
+from probes.reading import R, Reading
+from probes.registration import Context, Question, Registration, cpu_ratio, load
 from probes.section import Section
+from probes.sockets.connections import ConnectionsReading
 from tests.unit.fake_kernel import FakeKernel
 
 #: Settings with which every registered probe is wanted at least once.
@@ -104,3 +107,38 @@ def test_databases_are_told_when_they_are_found_or_have_moved() -> None:
     for address in ("10.0.0.1", "10.0.0.1", "10.0.0.2"):
         context.found_database("main", [(address, 5432)])
     assert told == [{"main": {("10.0.0.1", 5432)}}, {"main": {("10.0.0.2", 5432)}}]
+
+
+def _cpu_ratio(config: Config, *readings: Reading) -> float:
+    """What these settings are said to cost where these are the latest readings."""
+
+    def latest(reading_type: type[R], target: str = "") -> R | None:
+        return next((each for each in readings if isinstance(each, reading_type) and each.target == target), None)
+
+    return cpu_ratio(planned(Context(config.sections, latest=latest)))
+
+
+def test_what_is_said_to_be_its_most_grows_with_connections_and_endpoints() -> None:
+    def seen(**connections: float) -> ConnectionsReading:
+        return ConnectionsReading(taken=0.0, seconds=10.0, connections=connections)
+
+    costs = [
+        _cpu_ratio(Config(), *these)
+        for these in ((), (seen(),), (seen(a=1.0),), (seen(a=2000.0),), (seen(**{f"e{n}": 50.0 for n in range(40)}),))
+    ]
+    assert costs[0] == costs[1], "where there are none nothing is asked for"
+    assert costs == sorted(costs)
+    assert len(set(costs)) == 4
+    assert costs[0] == predicted_cpu_ratio(Config()), "check-config says the same"
+
+
+def test_and_with_processes_that_have_a_hook() -> None:
+    settings = Config.model_validate({"logs": {"hook_listen": ["udp:127.0.0.1:0"]}})
+    plans = list(REGISTRATION.probes(Context(settings.sections)))
+    hooks = plans[0].make()
+    assert isinstance(hooks, HooksProbe)
+    costs = []
+    for pid in range(1, 4):
+        costs.append(cpu_ratio(plans))
+        hooks.state.hear(Message(pid=pid, name="orders", queues={}, in_flight=None, pools={}, lost=None))
+    assert costs == sorted(set(costs)), "more with each"
