@@ -1,6 +1,6 @@
 """`python -m tests.lab.hostile`: an agent that is open to hostile clients, and what they do to it and to what it measures.
 
-Six minutes, as root on a machine with nothing else to do; writes docs/evidence/exposed.md.  Beside the agent an app is held by a
+Eight minutes, as root on a machine with nothing else to do; writes docs/evidence/exposed.md.  Beside the agent an app is held by a
 real CPU quota, and a PostgreSQL stands behind a proxy with a known delay: what the agent says of both while nobody asks it and
 while RATE requests a second come is held against the truth.
 """
@@ -17,7 +17,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.commands.embedded_postgres import free_port
 from tests.bench.scrape import Client
 from tests.lab import loads
-from tests.lab.hostile_clients import CONNECTIONS, HOST, IDLE, LOGINS_PER_SECOND, RATE, SLOW
+from tests.lab.hostile_clients import CONNECTIONS, FEW_IDLE, HOOKS, HOST, IDLE, LOGINS_PER_SECOND, RATE, SCRAPERS, SLOW
 from tests.lab.postgres import PostgresServer
 from tests.lab.process import Running
 from tests.lab.quota import CpuGroup
@@ -51,6 +51,10 @@ class Watched(NamedTuple):
     most_files: int
     lives: list[float]
     silent: int
+    lines: int
+    """That the agent wrote."""
+    pace: float
+    """How many times as far apart as asked for its slots came afterwards."""
     told: Mapping[str, Any]
 
     def row(self) -> str:
@@ -59,15 +63,24 @@ class Watched(NamedTuple):
         half, most = lives[len(lives) // 2], lives[min(len(lives) - 1, int(0.99 * len(lives)))]
         return (
             f"| {self.name} | {self.seconds:.0f} | {self.cpu_ratio:.1%} | {self.most_mb:.1f} | {self.most_files} | "
-            f"{len(lives)} of {len(lives) + self.silent} | {half:.1f} / {most:.1f} / {lives[-1]:.0f} |"
+            f"{len(lives)} of {len(lives) + self.silent} | {half:.1f} / {most:.1f} / {lives[-1]:.0f} | {self.lines} | {self.pace:.2f} |"
         )
 
 
 class Agent:
     """The agent under attack, watched from outside."""
 
-    def __init__(self, pid: int, port: int, scheme: str = "http") -> None:
-        self.process, self.port, self.scheme = psutil.Process(pid), port, scheme
+    def __init__(self, running: Running, port: int, scheme: str = "http") -> None:
+        self.running, self.process, self.port, self.scheme = running, psutil.Process(running.pid), port, scheme
+        self.written()
+
+    def written(self) -> list[str]:
+        """The lines that it wrote since this was asked last."""
+        before = len(self.running.seen)
+        with suppress(TimeoutError):
+            for _ in self.running.lines(0.1):
+                pass
+        return [line.text for line in self.running.seen[before:]]
 
     def family(self) -> list[psutil.Process]:
         """The agent and its child."""
@@ -118,7 +131,9 @@ class Agent:
         over.set()
         watcher.join()
         print(f"{name}: {json.dumps(told)[:400]}", file=sys.stderr, flush=True)
-        return Watched(name, passed, used, most[0], int(most[1]), lives or [99.0], int(most[2]), told)
+        lines = len(self.written())
+        pace = self.health()["agent"]["pace"] if self.scheme == "http" else 1.0
+        return Watched(name, passed, used, most[0], int(most[1]), lives or [99.0], int(most[2]), lines, pace, told)
 
     def page(self, path: str) -> bytes:
         with urllib.request.urlopen(f"http://{HOST}:{self.port}{path}", timeout=30) as answer:
@@ -242,7 +257,7 @@ def main() -> int:
         environ = {**os.environ, "HOSTILE_DSN": server.dsn(port=proxy.port)}
         run = stack.enter_context(Running(words, env=environ, timeout=700, cwd=ROOT))
         run.wait_for("metrics http", 30)
-        agent = Agent(run.pid, port)
+        agent = Agent(run, port)
         time.sleep(SETTLE_SECONDS)
 
         quiet, true_quiet = paired(agent, group, lambda: agent.during("nobody asks", waiting(PAIR_SECONDS)))
@@ -251,6 +266,11 @@ def main() -> int:
         rows += [quiet, flooded]
         rows.append(agent.during(f"{SLOW} clients that drip", client("slow", port, SHORT_SECONDS)))
         rows.append(agent.during(f"{IDLE:,} idle connections", client("idle", port, IDLE_SECONDS)))
+        rows.append(agent.during(f"{FEW_IDLE:,} idle connections", client("few-idle", port, IDLE_SECONDS)))
+        rows.append(agent.during(f"{SCRAPERS} scrapers at once, each second", client("scrapers", port, SHORT_SECONDS)))
+        rows.append(
+            agent.during(f"{HOOKS} processes with the hook, one after the other", client("hooks", port, PAIR_SECONDS))
+        )
         rows.append(agent.during("bodies of 1 GB", client("bodies", port, SHORT_SECONDS)))
         rows.append(agent.during("schemathesis", lambda: schemathesis(port)))
         rows.append(agent.during("nobody asks, afterwards", waiting(15)))
@@ -274,7 +294,7 @@ def _with_login(stack: ExitStack) -> Watched:
     run = stack.enter_context(Running(words, timeout=120, cwd=ROOT))
     run.wait_for("metrics https", 30)
     time.sleep(10)
-    agent = Agent(run.pid, port, "https")
+    agent = Agent(run, port, "https")
     return agent.during(f"{LOGINS_PER_SECOND} wrong passwords/s over TLS", client("logins", port, SHORT_SECONDS))
 
 
@@ -287,15 +307,17 @@ def page(rows: list[Watched], quiet: Truth, flood: Truth, failures: float, resta
         f"One agent at its default settings (32 connections) on a machine of {os.cpu_count()} CPUs, all clients on the same machine, beside a busy app",
         f"under a quota of {QUOTA:g} cores and a PostgreSQL behind {2e3 * DELAY_SECONDS:g} ms of delay. Memory is that of agent and child (resident); /livez is asked on a",
         "connection of its own four times a second, and has ten seconds to answer.", "",
-        "| attack | seconds | CPU of the agent, of a core | most memory, MB | most open files | /livez answered | its time, ms: p50 / p99 / longest |",
-        "|---|---|---|---|---|---|---|",
+        "| attack | seconds | CPU of the agent, of a core | most memory, MB | most open files | /livez answered | its time, ms: p50 / p99 / longest | lines written | slots apart, x |",
+        "|---|---|---|---|---|---|---|---|---|",
         *(each.row() for each in rows), "",
         f"No process ended; the measuring child was started again {restarts:.0f} times, {failures:.0f} reports failed, {faults} requests failed by a fault of the agent's.", "",
         "## What the clients were told", "",
         f"- Flood: {flooded['requests']:,} requests, {flooded['per_second']:.0f} a second, answered in {1e3 * flooded['p50']:.1f} ms (p50), {1e3 * flooded['p99']:.1f} ms (p99); statuses {_counts(flooded['statuses'])}.",
-        *(f"- {each.name}: {_counts(each.told)}." for each in rows[2:5]),
-        f"- schemathesis: exit code {rows[5].told['code']}; {'; '.join(rows[5].told['said'])}.",
-        f"- {rows[7].name}: {_counts(rows[7].told['statuses'])} (429: not even checked).", "",
+        *(f"- {each.name}: {_counts(each.told)}." for each in rows if each.told and not {"statuses", "code"} & each.told.keys()),
+        *(f"- {each.name}: {_counts(each.told['statuses'])}; p50 {1e3 * each.told['p50']:.1f} ms, p99 {1e3 * each.told['p99']:.1f} ms."
+          for each in rows[2:] if "p50" in each.told),
+        *(f"- schemathesis: exit code {each.told['code']}; {'; '.join(each.told['said'])}." for each in rows if "code" in each.told),
+        f"- {rows[-1].name}: {_counts(rows[-1].told['statuses'])} (429: not even checked).", "",
         "## What the agent measured meanwhile", "",
         "| | truth | nobody asks | flooded |", "|---|---|---|---|",
         f"| periods of the app's quota that were throttled | {quiet.throttled:.1%}, {flood.throttled:.1%} (kernel) | {quiet.told_throttled:.1%} | {flood.told_throttled:.1%} |",

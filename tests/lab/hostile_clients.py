@@ -1,4 +1,4 @@
-"""Clients that mean harm, in a process of their own: `python -m tests.lab.hostile_clients KIND PORT SECONDS [...]`.
+"""Clients that mean harm, or are merely many, in a process of their own: `python -m tests.lab.hostile_clients KIND PORT SECONDS`.
 
 Only on loopback, bounded in time and number.  Each prints one JSON object of what it did and what it was answered.
 """
@@ -9,20 +9,28 @@ import asyncio
 import base64
 import contextlib
 import json
+import os
+import random
 import resource
 import ssl
 import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
 RATE, CONNECTIONS = 1000, 16
 #: What is asked for, in turns: mostly what scrapers and load balancers ask.
 PATHS = ("/metrics", "/health", "/livez", "/metrics", "/health", "/livez", "/metrics", "/health", "/", "/no-such-page")
 SLOW, DRIP_SECONDS = 200, 0.3
-IDLE = 10_000
+IDLE, FEW_IDLE = 10_000, 1_500
+SCRAPERS = 50
+#: Processes with the hook, one after the other, and how long the longest lives.
+HOOKS, HOOK_SECONDS = 200, 6.0
 BODY_BYTES = 10**9
 PIECE = b"x" * 65536
 LOGINS_PER_SECOND = 50
@@ -100,16 +108,16 @@ async def slow(port: int, seconds: float) -> dict[str, Any]:
     return dict(done)
 
 
-async def idle(port: int, seconds: float) -> dict[str, Any]:
-    """IDLE connections that say nothing, all held to the end."""
+async def idle(port: int, seconds: float, number: int = IDLE) -> dict[str, Any]:
+    """So many connections that say nothing, all held to the end."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = IDLE + 100
+    wanted = number + 100
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, max(hard, wanted)))
     held: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
     refused = 0
     begin = time.monotonic()
-    for _ in range(IDLE):
+    for _ in range(number):
         try:
             async with asyncio.timeout(10):
                 held.append(await asyncio.open_connection(HOST, port))
@@ -121,6 +129,71 @@ async def idle(port: int, seconds: float) -> dict[str, Any]:
     for _, writer in held:
         writer.transport.abort()
     return {"opened": len(held), "refused": refused, "seconds_to_open": opened, "open_at_the_end": still}
+
+
+async def scrapers(port: int, seconds: float) -> dict[str, Any]:
+    """SCRAPERS that ask for /metrics at the same instant, each second, over connections that are kept where they may be."""
+    statuses: Counter[str] = Counter()
+    took: list[float] = []
+    begin = time.monotonic()
+    request = f"GET /metrics HTTP/1.1\r\nHost: {HOST}\r\nAccept-Encoding: gzip\r\n\r\n".encode()
+
+    async def one() -> None:
+        reader = writer = None
+        for turn in range(int(seconds)):
+            await asyncio.sleep(max(0.0, begin + turn - time.monotonic()))
+            asked = time.monotonic()
+            try:
+                async with asyncio.timeout(10):
+                    if writer is None or reader is None:
+                        reader, writer = await asyncio.open_connection(HOST, port)
+                    writer.write(request)
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    lengths = [
+                        line.split(b":")[1] for line in head.split(b"\r\n") if line.startswith(b"content-length")
+                    ]
+                    await reader.readexactly(int(lengths[0]))
+                took.append(time.monotonic() - asked)
+                statuses[head.split()[1].decode()] += 1
+                if b"connection: close" in head:
+                    writer.close()
+                    writer = None
+            except (OSError, TimeoutError, asyncio.IncompleteReadError):
+                statuses["closed"] += 1
+                if writer is not None:
+                    writer.transport.abort()
+                writer = None
+
+    await asyncio.gather(*(one() for _ in range(SCRAPERS)))
+    took.sort()
+    return {"statuses": statuses, "p50": took[len(took) // 2], "p99": took[int(len(took) * 0.99)]}
+
+
+async def hooks(_port: int, seconds: float) -> dict[str, Any]:
+    """HOOKS processes with the hook that log, each under a name that no other had, and end after up to HOOK_SECONDS."""
+    begin = time.monotonic()
+    gap = max(0.0, seconds - HOOK_SECONDS) / HOOKS
+    ended: Counter[str] = Counter()
+
+    async def one(number: int) -> None:
+        await asyncio.sleep(max(0.0, begin + number * gap - time.monotonic()))
+        env = {
+            "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "hooks" / "python" / "auto"),
+            "STALLSCOPE_HOOK": f"udp:{HOST}:9769", "STALLSCOPE_HOOK_NAME": f"job-{number}",
+        }  # fmt: skip
+        words = (
+            str(ROOT / "tests" / "integration" / "hooked.py"),
+            "steady",
+            "20",
+            f"{random.uniform(1, HOOK_SECONDS):.1f}",
+        )
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *words, env=env, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+        )
+        ended[f"exit {await process.wait()}"] += 1
+
+    await asyncio.gather(*(one(number) for number in range(HOOKS)))
+    return dict(ended)
 
 
 async def bodies(port: int, seconds: float) -> dict[str, Any]:
@@ -181,7 +254,8 @@ async def logins(port: int, seconds: float) -> dict[str, Any]:
 
 
 KINDS: dict[str, Callable[[int, float], Awaitable[dict[str, Any]]]] = {
-    "flood": flood, "slow": slow, "idle": idle, "bodies": bodies, "logins": logins,
+    "flood": flood, "slow": slow, "idle": idle, "few-idle": partial(idle, number=FEW_IDLE), "scrapers": scrapers, "hooks": hooks,
+    "bodies": bodies, "logins": logins,
 }  # fmt: skip
 
 
