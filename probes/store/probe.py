@@ -180,8 +180,10 @@ class StoreProbe(ABC, Generic[S, C]):
         return False
 
     def _is_old(self) -> bool:
-        """Whether the connection is to be replaced."""
-        return self._slots >= self._connect_slots and self._clock() - self._connected >= self._connect_every
+        """Whether the connection is to be replaced: by its age, or because it has rested for as long, and the network may have forgotten it."""
+        now = self._clock()
+        enough = self._slots >= self._connect_slots or now - self._taken >= self._connect_every
+        return enough and now - self._connected >= self._connect_every
 
     def _left(self) -> float:
         """Seconds until the slot's time-out."""

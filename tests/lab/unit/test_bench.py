@@ -101,7 +101,7 @@ def test_the_machines_time_is_shared_out_whole() -> None:
 def test_the_cells_are_named_once_and_the_goals_and_curves_name_them() -> None:
     names = [*(cell.name for cell in CELLS), *(harm.name for harm in HARMS)]
     assert len(set(names)) == len(names)
-    assert {goal.cell for goal in GOALS} <= {"start", *names}
+    assert {goal.cell for goal in GOALS} <= {"", "start", *names}
     assert {goal.figure for goal in GOALS} <= set(UNITS)
     assert {name for along in CURVES.values() for name in along} <= set(names)
     assert all((goal.most is None) != (goal.ratio is None) for goal in GOALS)
@@ -109,7 +109,7 @@ def test_the_cells_are_named_once_and_the_goals_and_curves_name_them() -> None:
 
 def test_the_quick_set_judges_every_goal() -> None:
     cells, harms = chosen([], full=False)
-    assert {goal.cell for goal in GOALS} <= {"start", *(cell.name for cell in cells), *(harm.name for harm in harms)}
+    assert {goal.cell for goal in GOALS} <= {"", "start", *(cell.name for cell in cells), *(harm.name for harm in harms)}
 
 
 def test_a_cell_that_is_none_is_named_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:

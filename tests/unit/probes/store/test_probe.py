@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -49,6 +50,7 @@ class Quick(StoreProbe[Answered, Open]):
         pytest.param(10.0, 60.0, id="as-asked-for"),
         pytest.param(15.0, 90.0, id="in-quiet-times-after-as-many-slots"),
         pytest.param(2.0, 60.0, id="and-no-sooner-where-slots-are-brought-forward"),
+        pytest.param(80.0, 80.0, id="or-has-rested-for-as-long"),
     ],
 )
 def test_a_connection_is_as_many_slots_old_and_as_many_seconds(apart: float, seconds: float) -> None:
@@ -67,4 +69,4 @@ def test_a_connection_is_as_many_slots_old_and_as_many_seconds(apart: float, sec
 
     asyncio.run(run())
     assert opened == [n * seconds for n in range(len(opened))]
-    assert len(opened) == int(400.0 // seconds) + 1
+    assert len(opened) == math.ceil(400.0 / seconds)
