@@ -302,7 +302,9 @@ def test_an_extension_that_may_not_be_read_is_asked_for_once() -> None:
     assert found.used_connections is not None, "the other questions go on"
 
 
-def test_what_is_answered_is_asked_together_and_the_sessions_twice_more_unless_all_rested(server: PostgresServer) -> None:
+def test_what_is_answered_is_asked_together_and_the_sessions_twice_more_unless_all_rested(
+    server: PostgresServer,
+) -> None:
     asked: list[int] = []
 
     async def run() -> None:

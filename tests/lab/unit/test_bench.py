@@ -109,7 +109,12 @@ def test_the_cells_are_named_once_and_the_goals_and_curves_name_them() -> None:
 
 def test_the_quick_set_judges_every_goal() -> None:
     cells, harms = chosen([], full=False)
-    assert {goal.cell for goal in GOALS} <= {"", "start", *(cell.name for cell in cells), *(harm.name for harm in harms)}
+    assert {goal.cell for goal in GOALS} <= {
+        "",
+        "start",
+        *(cell.name for cell in cells),
+        *(harm.name for harm in harms),
+    }
 
 
 def test_a_cell_that_is_none_is_named_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
