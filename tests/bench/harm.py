@@ -8,9 +8,10 @@ from contextlib import ExitStack, suppress
 from math import ceil
 from statistics import median
 
+from agent.calm import SMALL_CORES
 from tests.bench import arithmetic
 from tests.bench.cells import SCRAPE_SECONDS, Cell, Harm
-from tests.bench.measure import Figures, Window, started
+from tests.bench.measure import SETTLED_SECONDS, Figures, Window, started
 from tests.bench.stage import Make, Stage
 from tests.bench.subject import Subject
 from tests.lab import Unavailable
@@ -56,9 +57,12 @@ def _side_by_side(
     found: dict[str, list[Figures]],
 ) -> None:
     """Start what belongs inside, wait, and compare."""
+    # Above SMALL_CORES nothing that is found makes a quiet time.
+    quiet = any(harm.quota <= SMALL_CORES for harm in harms)
+    warm_up = window.warm_up if quiet else min(window.warm_up, SETTLED_SECONDS)
     inside = [stage for pair in sides for stage in pair if stage.has_exporter]
     subjects = {id(each.stage): each.subject for each in started(inside, 1, together=True, notes=notes)}
-    _scraping(list(subjects.values()), window.warm_up)
+    _scraping(list(subjects.values()), warm_up)
     for subject in subjects.values():
         subject.settle()
     cpu = {key: sum(subject.cpu_seconds()) for key, subject in subjects.items()}

@@ -49,7 +49,7 @@ QUICK = Plan(
     plain=Window(30, 60, SETTLED_SECONDS), limited=Window(15, 45), pairs=Window(15, 40), rounds=20, starts=3, quota_starts=1
 )  # fmt: skip
 FULL = Plan(
-    plain=Window(90, 600, SETTLED_SECONDS), limited=Window(60, 300, SETTLED_SECONDS), pairs=Window(240, 60),
+    plain=Window(90, 480, SETTLED_SECONDS), limited=Window(60, 300, SETTLED_SECONDS), pairs=Window(240, 60),
     rounds=200, starts=10, quota_starts=3,
 )  # fmt: skip
 
