@@ -19,7 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from itertools import count, pairwise
+from pathlib import Path
 from statistics import linear_regression, mean
+from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple, Self
 
 import psutil
@@ -34,6 +36,8 @@ from tests.lab.table import markdown
 RECORDS = REPOSITORY / "lab-results" / "soak.jsonl"
 PAGE = REPOSITORY / "docs" / "evidence" / "soak.md"
 CHURN = REPOSITORY / "tests" / "bench" / "crowd.py"
+#: Loaded into the agent, it counts there, and adds a thread.
+COUNTED = REPOSITORY / "tests" / "lab" / "counted"
 RATE, HOOKS_PER_SECOND, LONGEST_SECONDS = 5.0, 0.5, 40.0
 #: The history is full after ten minutes, and what the warm-up left is gone some minutes later.
 FULL_SECONDS: Final = 15 * 60.0
@@ -50,8 +54,10 @@ class Figure(NamedTuple):
 
 FIGURES = (
     Figure("pss_mb", "PSS of agent and child, MB", 2), Figure("resident_mb", "resident, MB", 2),
+    Figure("blocks", "live blocks of Python's (`sys.getallocatedblocks()`), thousands"), Figure("arenas", "arenas of Python's, 1 MiB each"),
+    Figure("malloc_used_mb", "the C library's allocator: handed out, MB", 2), Figure("malloc_free_mb", "and kept, MB", 2),
     Figure("descriptors", "descriptors"), Figure("threads", "threads"), Figure("series", "series on the page"),
-    Figure("page_kb", "the page, kB"), Figure("cpu", "CPU-s/h"), Figure("failed", "slots that failed, so far", 0),
+    Figure("page_kb", "the page, kB"), Figure("cpu", "CPU-s/h"), Figure("most_cpu", "what it says is its most, CPU-s/h"), Figure("failed", "slots that failed, so far", 0),
     Figure("skipped", "slots that were left out, so far", 0),
 )  # fmt: skip
 
@@ -94,8 +100,18 @@ def held(subject: Subject) -> dict[str, float]:
         "pss_mb": memory.pss, "resident_mb": memory.resident, "cpu_seconds": sum(subject.cpu_seconds()),
         "descriptors": sum(each.num_fds() for each in processes), "threads": sum(each.num_threads() for each in processes),
         "series": sum(not line.startswith("#") for line in page.splitlines()), "page_kb": len(page) / 1e3,
+        "most_cpu": 3600 * sum(map(float, re.findall(r"^stallscope_agent_cpu_most_ratio (\S+)$", page, re.MULTILINE))),
         "failed": slots(page, "failed"), "skipped": slots(page, "skipped"), "processes": len(subject.pids),
         "folded": sum(float(value) for value in re.findall(r"^stallscope_series_folded_total\{.*\} (\S+)$", page, re.MULTILINE)),
+    }  # fmt: skip
+
+
+def counted(path: Path) -> dict[str, float]:
+    """What the agent's allocators held when they were last asked, up to a minute ago (tests/lab/counted)."""
+    last = json.loads(path.read_text().splitlines()[-1])
+    return {
+        "blocks": last["blocks"] / 1e3, "arenas": last["arenas"],
+        "malloc_used_mb": (last["malloc_used"] + last["malloc_mapped"]) / 1e6, "malloc_free_mb": last["malloc_free"] / 1e6,
     }  # fmt: skip
 
 
@@ -108,7 +124,9 @@ def slots(page: str, outcome: str) -> float:
 def soak(seconds: float) -> Iterator[dict[str, float]]:
     """A record a minute."""
     with ExitStack() as stack:
-        stage = stack.enter_context(Stage(Cell("soak", "", databases=1, processes=50), lambda _: stallscope()))
+        count_to = Path(stack.enter_context(TemporaryDirectory(prefix="st-soak-"))) / "allocators.jsonl"
+        kind = stallscope()._replace(environment={"PYTHONPATH": str(COUNTED), "COUNT_ALLOCATORS_TO": str(count_to)})
+        stage = stack.enter_context(Stage(Cell("soak", "", databases=1, processes=50), lambda _: kind))
         assert stage.pod is not None, "a soak needs a network of its own"
         for words in (["server", "--host", "0.0.0.0"], ["churn", "--rate", str(RATE)]):  # in the pod's own network
             command = [sys.executable, str(CHURN), *words, "--port", str(DATABASE_PORT)]
@@ -124,7 +142,7 @@ def soak(seconds: float) -> Iterator[dict[str, float]]:
                 subject.clients["/metrics"].get("/metrics")
             if now - noted >= NOTE_SECONDS:
                 noted += NOTE_SECONDS
-                yield {"at": now - began, **held(subject)}
+                yield {"at": now - began, **held(subject), **counted(count_to)}
             time.sleep(0.2)
         if not subject.same_processes():
             raise RuntimeError("a process of the agent was replaced")
