@@ -70,6 +70,7 @@ class Agent:
         self.in_flight = self._context.in_flight
         self.pulse.also = self._context.each_second
         self.cost = Cost(self._context.child_pid)
+        self.cost.measured = lambda: self.schedule.meter.seconds
         self._first: list[Probe[Reading]] = []
         self._plans = tuple(planned(self._context))
         self._waiting = list(self._plans)

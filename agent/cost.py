@@ -35,10 +35,13 @@ class Cost:
         self._started = clock()
         #: When, and the CPU seconds that measuring would have used since the start at a pace of 1.
         self._samples: deque[tuple[float, float]] = deque()
-        self._used = self._wanted = 0.0
+        self._used = self._wanted = self._of_clients = 0.0
         self._pace = 1.0
-        #: CPU seconds that are not measuring's, and not held against its budget: what clients of the pages cost.
+        #: CPU seconds that are not measuring's, and not held against its budget: what clients of the pages cost; and what is counted of measuring.
         self.others: Callable[[], float] = lambda: 0.0
+        self.measured: Callable[[], float] = lambda: 0.0
+        #: The latest of both, and of this process.
+        self._counted = (0.0, 0.0, 0.0)
 
     @property
     def uptime_seconds(self) -> float:
@@ -57,9 +60,19 @@ class Cost:
                 child = read_stat(f"{self._proc}/{pid}")
                 self._child_seconds = child.cpu_seconds
                 memory += child.resident_bytes
-        seconds = time.process_time() + self._gone_seconds + self._child_seconds
-        self._remember(seconds - self.others())
+        own = time.process_time()
+        seconds = own + self._gone_seconds + self._child_seconds
+        self._of_clients += self._clients_part(own)
+        self._remember(seconds - self._of_clients)
         return seconds, memory
+
+    def _clients_part(self, own: float) -> float:
+        """What clients took since it was asked last: their own steps, and of the loop's rest as large a part as theirs is of all that is counted."""
+        now = (self.others(), self.measured(), own)
+        asked, measured, whole = (new - old for new, old in zip(now, self._counted, strict=True))
+        self._counted = now
+        rest = max(0.0, whole - asked - measured)
+        return asked + (rest * asked / (asked + measured) if asked > 0 else 0.0)
 
     def _remember(self, used: float) -> None:
         now = self._clock()

@@ -22,6 +22,7 @@ from os import urandom
 from typing import Any
 
 from agent.history import History
+from agent.meter import Meter
 from probes.reading import Code, Impatient, NoData, Probe, Reading, Timing
 from probes.record import dataclass
 
@@ -96,6 +97,8 @@ class Schedule:
         sleep: Callable[[float], Awaitable[Any]] | None = None,
     ) -> None:
         self.entries: list[Entry] = []
+        #: What the probes' steps and the telling take.
+        self.meter = Meter()
         self.failures = 0
         self.on_stale: Callable[[type[Reading], str], None] = lambda _kind, _target: None
         self._history, self._after, self._pace, self._apart, self._spread = history, after, pace, apart, spread
@@ -264,7 +267,7 @@ class Schedule:
         results, self._untold, self._rest, began = self._untold, [], None, self._clock()
         slowly: Awaitable[None] | None = None
         with self._counting_failures():
-            slowly = self._after([reading for reading in results if reading is not None])
+            slowly = self.meter.add(self._after, [reading for reading in results if reading is not None])
         self.news = False
         if slowly is None:
             self._rest_since(began)
@@ -274,7 +277,7 @@ class Schedule:
     async def _told(self, slowly: Awaitable[None], began: float) -> None:
         """Wait until all is told, and then tell what has come since."""
         with self._counting_failures():
-            await slowly
+            await self.meter.work(slowly)
         self._telling = None
         self._rest_since(began)
         if self._untold:
@@ -298,7 +301,7 @@ class Schedule:
         probe, entry.running = entry.probe, True
         try:
             async with asyncio.timeout(entry.timeout):
-                reading = await probe.read()
+                reading = await self.meter.work(probe.read())
         except NoData as reason:
             self._miss(entry, "no_data", reason)
         except TimeoutError:

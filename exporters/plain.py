@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+import select
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from exporters.meter import Meter
+from agent.meter import Meter
 
 #: Method, path and query, version, and headers of which each is one line.
 _HEAD = re.compile(
@@ -42,6 +43,13 @@ class Limits(NamedTuple):
     idle_seconds: float
     head_bytes: int
     unanswered_bytes: int
+
+
+def readable(sock: Any) -> bool:
+    """Whether bytes, or the end, of this socket wait to be read."""
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 class Timed(asyncio.Protocol):
@@ -78,6 +86,13 @@ class Timed(asyncio.Protocol):
     def unfinished(self) -> bool:
         """Whether it has begun a request and not ended it, or never asked for anything yet."""
         return not self.busy and (self.unanswered > 0 or not self._asked_before)
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether something of it lies in the kernel, to be read in a moment."""
+        if self.transport is None or not self.transport.is_reading():  # who takes no answers is not read any more
+            return False
+        return readable(self.transport.get_extra_info("socket"))
 
     def answered(self, rest_seconds: float) -> None:
         """From now on it may be silent for so long."""

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agent.meter import Meter
 from exporters.accept import Acceptor, most_for_descriptors
-from exporters.meter import Meter
 from exporters.plain import Limits, Plain, Timed
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Server:
     async def serve(self, socks: Sequence[Any], stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, then finish what is under way, for two seconds at most."""
         most = most_for_descriptors(self._most)
-        self._acceptor = Acceptor(socks, most, self._client, REQUEST_SECONDS, self._tls)
+        self._acceptor = Acceptor(socks, most, self._client, REQUEST_SECONDS, self._tls, self._meter)
         self._acceptor.open()
         await stop.wait()
         self._acceptor.close()

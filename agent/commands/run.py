@@ -18,6 +18,7 @@ from agent.app import Agent
 from agent.commands.change_notifier import ChangeNotifier, Form
 from agent.commands.doors import CannotServe, login_of, open_doors
 from agent.commands.exits import UNAVAILABLE, complain
+from agent.meter import Meter
 from agent.settings.load import Config, anybody_told
 from exporters import server
 from exporters.board import in_foreground
@@ -26,7 +27,6 @@ from exporters.failures import Failures
 from exporters.guard import Guard, Hosts, own_names
 from exporters.json_log import LineHandler, LineWriter, strings
 from exporters.listen import urls
-from exporters.meter import Meter
 from exporters.metrics_page import MetricsPage
 from exporters.pages import Front, Pages
 from probes import READINGS

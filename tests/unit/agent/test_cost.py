@@ -148,12 +148,32 @@ def test_uptime_is_counted_from_the_start(table: Table) -> None:
 
 def test_what_clients_cost_is_not_held_against_measuring_and_is_told_all_the_same(table: Table) -> None:
     table.cost.others = lambda: table.clock.now * 0.3
+    table.cost.measured = lambda: table.clock.now * 0.01
     for _ in range(20):
         table.clock.now += 10
         table.own_seconds = table.clock.now * 0.31
         told, _ = table.cost.measure()
     assert told == pytest.approx(0.31 * 200)
     assert table.cost.pace(0.005) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("clients", "measured", "pace"),
+    [
+        pytest.param(0.27, 0.03, 4.0, id="the-loops-rest-is-shared-out"),
+        pytest.param(0.36, 0.0, 1.0, id="theirs-alone"),
+        pytest.param(0.0, 0.01, 8.0, id="nobody-asks"),
+    ],
+)
+def test_of_what_the_loop_takes_besides_clients_have_a_part_as_large_as_theirs_of_what_is_counted(
+    table: Table, clients: float, measured: float, pace: float
+) -> None:
+    table.cost.others, table.cost.measured = lambda: table.clock.now * clients, lambda: table.clock.now * measured
+    for _ in range(20):
+        table.clock.now += 10
+        table.own_seconds = table.clock.now * 0.4
+        table.cost.measure()
+    assert table.cost.pace(0.01) == pytest.approx(pace)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporters.meter import Meter
+from agent.meter import Meter
 from exporters.plain import Limits, Plain
 from exporters.server import MOST_HEAD_BYTES, MOST_UNANSWERED_BYTES
 from tests.unit.exporters.app import App, in_time, serving

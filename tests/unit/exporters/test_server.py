@@ -249,6 +249,42 @@ def test_a_request_that_lies_in_the_kernel_is_answered_however_many_come_after_i
     in_time(work)
 
 
+def test_more_scrapers_at_once_than_there_may_be_connections_are_all_answered_over_those_they_kept() -> None:
+    async def work() -> None:
+        async with serving(most_connections=4) as connect:
+            held = [await connect() for _ in range(4)]
+            for reader, writer in held:
+                writer.write(_WHOLE)
+                await reader.readuntil(b"ok\n")
+            asking = [socket.create_connection(held[0][1].get_extra_info("peername")) for _ in range(6)]
+            for _, writer in held:  # nothing is read meanwhile: the server is in this very loop
+                writer.write(_WHOLE)
+            for client in asking:
+                client.sendall(_WHOLE)
+                client.setblocking(False)
+            loop = asyncio.get_running_loop()
+            for reader, _ in held:
+                assert (await reader.readline()).split()[1] == b"200"
+            assert {await loop.sock_recv(client, 12) for client in asking} == {b"HTTP/1.1 200"}
+            for client in asking:
+                client.close()
+
+    in_time(work)
+
+
+def test_a_burst_of_clients_that_speak_a_moment_after_they_connect_is_answered() -> None:
+    async def work() -> None:
+        async with serving(most_connections=4) as connect:
+            burst = [await connect() for _ in range(12)]
+            await asyncio.sleep(0.02)
+            for _, writer in burst:
+                writer.write(_WHOLE)
+            for reader, _ in burst:
+                assert (await reader.readline()).split()[1] == b"200"
+
+    in_time(work)
+
+
 def test_hundreds_of_idle_connections_are_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

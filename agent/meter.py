@@ -1,15 +1,17 @@
-"""What clients cost: CPU that is not measuring's, however often somebody asks.
+"""Who on the event loop takes how much CPU: those who ask for pages, and measuring itself.
 
 The agent looks less often when it uses more than its budget.  That must not be in the hands of whoever can send requests:
-a flood of them would blind it, and looking less would make the flood no cheaper.  Not counted here are handshakes and connections
-that are only opened.
+a flood of them would blind it, and looking less would make the flood no cheaper.  What the loop takes beside the steps that are
+counted here (waiting, the sockets, handshakes) is shared out by :mod:`agent.cost`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
+
+T = TypeVar("T")
 
 
 class Meter:
@@ -19,11 +21,11 @@ class Meter:
         self._clock = clock
         self.seconds = 0.0
 
-    def add(self, work: Callable[[], Any]) -> None:
+    def add(self, work: Callable[..., T], *arguments: Any) -> T:
         """Do this at once, and count what it takes."""
         began = self._clock()
         try:
-            work()
+            return work(*arguments)
         finally:
             self.seconds += self._clock() - began
 
@@ -35,26 +37,26 @@ class Meter:
 
         return counted
 
-    async def work(self, steps: Awaitable[None]) -> None:
+    async def work(self, steps: Awaitable[T]) -> T:
         """Await this, and count it while it runs and not while it waits."""
-        await _Counted(steps, self)
+        return await _Counted(steps, self)
 
 
-class _Counted:
+class _Counted(Generic[T]):
     """An awaitable whose every step is counted."""
 
-    def __init__(self, inner: Awaitable[None], meter: Meter) -> None:
+    def __init__(self, inner: Awaitable[T], meter: Meter) -> None:
         self._inner, self._meter = inner, meter
 
-    def __await__(self) -> Generator[Any, Any, None]:
+    def __await__(self) -> Generator[Any, Any, T]:
         steps = self._inner.__await__()
         clock, sent, raised = self._meter._clock, None, None  # noqa: SLF001 - of this module
         while True:
             began = clock()
             try:
                 waits_for = steps.send(sent) if raised is None else steps.throw(raised)
-            except StopIteration:
-                return
+            except StopIteration as end:
+                return cast("T", end.value)
             finally:
                 self._meter.seconds += clock() - began
             try:

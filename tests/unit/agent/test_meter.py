@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from exporters.meter import Meter
+from agent.meter import Meter
 from tests.unit.builders import FakeClock
 
 
