@@ -64,7 +64,7 @@ bench: .venv/.installed ## what the agent costs, beside node_exporter and postgr
 	$(COMPILED)
 	.venv/bin/python -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(AGAINST),--against $(AGAINST))
 
-bench-full: .venv/.installed ## the same for every cell, long enough for a p99 (46 minutes), into docs/evidence/bench.md
+bench-full: .venv/.installed ## the same for every cell, long enough for a p99 (40 minutes), into docs/evidence/bench.md
 	$(COMPILED)
 	.venv/bin/python -m tests.bench --full --page
 
