@@ -89,10 +89,11 @@ def latencies(prefix: str, seconds: Sequence[float]) -> dict[str, float]:
 
 def growth(page: str, before: str, name: str, *, having: str = "") -> float:
     """By how much the series of this name grew from one metrics page to the next, those whose labels contain ``having``."""
-    return _total(page, name, having) - _total(before, name, having)
+    return total(page, name, having=having) - total(before, name, having=having)
 
 
-def _total(page: str, name: str, having: str) -> float:
+def total(page: str, name: str, *, having: str = "") -> float:
+    """The sum of the series of this name on a metrics page, those whose labels contain ``having``; 0.0 where there is none."""
     lines = (line for line in page.splitlines() if line.startswith((f"{name} ", f"{name}{{")) and having in line)
     return sum(float(line.rpartition(" ")[2]) for line in lines)
 

@@ -147,9 +147,8 @@ def _figures(each: Measured, switches: int, notes: list[str]) -> None:
     if not each.is_agent:
         return
     page = each.read()
-    if "cpu" in each.figures and (
-        most := arithmetic.growth(page, "", _MOST)
-    ):  # blank: an earlier checkout, that does not tell
+    most = arithmetic.total(page, _MOST)  # 0.0: an earlier checkout, that does not tell
+    if most and "cpu" in each.figures:
         each.figures["of_promise"] = 100 * each.figures["cpu"] / (3600 * most)
     slots = arithmetic.growth(page, each.page, _SLOTS)
     each.figures["slots"] = slots

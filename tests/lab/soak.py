@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from typing import Final, NamedTuple, Self
 
 import psutil
 
+from tests.bench.arithmetic import total
 from tests.bench.cells import SCRAPE_SECONDS, Cell
 from tests.bench.pod import Pod
 from tests.bench.stage import DATABASE_PORT, HOOK, HOOKED, Stage
@@ -100,9 +100,9 @@ def held(subject: Subject) -> dict[str, float]:
         "pss_mb": memory.pss, "resident_mb": memory.resident, "cpu_seconds": sum(subject.cpu_seconds()),
         "descriptors": sum(each.num_fds() for each in processes), "threads": sum(each.num_threads() for each in processes),
         "series": sum(not line.startswith("#") for line in page.splitlines()), "page_kb": len(page) / 1e3,
-        "most_cpu": 3600 * sum(map(float, re.findall(r"^stallscope_agent_cpu_most_ratio (\S+)$", page, re.MULTILINE))),
-        "failed": slots(page, "failed"), "skipped": slots(page, "skipped"), "processes": len(subject.pids),
-        "folded": sum(float(value) for value in re.findall(r"^stallscope_series_folded_total\{.*\} (\S+)$", page, re.MULTILINE)),
+        "most_cpu": 3600 * total(page, "stallscope_agent_cpu_most_ratio"), "processes": len(subject.pids),
+        "folded": total(page, "stallscope_series_folded_total"),
+        **{outcome: total(page, "stallscope_slots_total", having=f'outcome="{outcome}"') for outcome in ("failed", "skipped")},
     }  # fmt: skip
 
 
@@ -113,12 +113,6 @@ def counted(path: Path) -> dict[str, float]:
         "blocks": last["blocks"] / 1e3, "arenas": last["arenas"],
         "malloc_used_mb": (last["malloc_used"] + last["malloc_mapped"]) / 1e6, "malloc_free_mb": last["malloc_free"] / 1e6,
     }  # fmt: skip
-
-
-def slots(page: str, outcome: str) -> float:
-    """Of all probes, so many slots with this outcome."""
-    found = re.findall(rf'^stallscope_slots_total\{{outcome="{outcome}",.*\}} (\S+)$', page, re.MULTILINE)
-    return sum(map(float, found))
 
 
 def soak(seconds: float) -> Iterator[dict[str, float]]:
