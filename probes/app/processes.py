@@ -153,7 +153,7 @@ class ProcessesProbe:
         self._named = bool(process or pid or parent)
         self._child, self._root, self._clock = child, root, clock
         self._runtimes: dict[int, Runtime] = {}
-        self._owners = Search(root, child)
+        self._owners = Search(root, child, clock)
         self._left_out, self._because = 0, Unseen("", Code.PARTIAL)
         self._own_group: bool | None = None
         self._nobody = NoData(ENDED)
@@ -253,7 +253,8 @@ class ProcessesProbe:
         except OSError as error:
             found = Found((), why(error), "mount /proc")
         self._due = self._searched + wait
-        self._nobody = NoData(ENDED) if found.pids else NoData(found.because, found.remedy)
+        said = not found.pids or found.goes_on  # then those of the round before count, though they may have ended
+        self._nobody = NoData(found.because, found.remedy) if said else NoData(ENDED)
         self._because = Unseen("" if found.because.code is Code.NOT_YET else found.because, Code.PARTIAL)
         self._left_out = max(0, len(found.pids) - MOST_PROCESSES)
         pids = list(found.pids[:MOST_PROCESSES])

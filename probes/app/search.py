@@ -10,6 +10,8 @@ A round is over the processes that are there when it begins, or those that come 
 A round that leaves an owner unknown is made again less often; until then, and when there are new sockets, the owners
 and the newest processes are looked at: an app that was started anew is found at once.  A round ends with them where sockets came meanwhile.
 Where none of these has the new sockets, a whole round comes ten seconds later: an app may connect long after it was started.
+The newest are some of the last, and all that came within a minute: in a limit of 5 % an app connects ten seconds after its
+start, and where processes come all the time it is none of the last by then.
 Kernel threads are not told apart: to ask costs as much as their empty directory, and they too come once in a round.
 The agent and its measuring child are never found, and no other agent is the app: one that watches the same database holds connections, too.
 
@@ -21,8 +23,10 @@ Over 300 lines: a process is named or found in one place, so that both ways leav
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
+import time
 from collections.abc import Callable, Collection, Sequence
 from heapq import nlargest
 from itertools import islice
@@ -44,8 +48,10 @@ MOST_LINKS_EACH = 512
 STEPS_AT_ONCE = 64
 #: Process ids no further apart than this are those of processes made together, such as workers.
 BESIDE = 16
-#: The newest processes are looked at in every round: they may have had no connection yet when they were.
+#: The newest processes are looked at in every round: they may have had no connection yet when they were.  These, by their ids,
+#: and those that came after the first round within so many seconds.
 YOUNG = 32
+YOUNG_SECONDS = 60.0
 #: Rounds over owners and newest processes alone between two whole ones, as long as an owner stays unknown.
 MOST_LIGHT_ROUNDS = 3
 #: TASK_COMM_LEN less its final zero, include/linux/sched.h.
@@ -162,8 +168,15 @@ def _lives(root: Path, pid: int) -> bool:
 class Search:
     """The search for the processes that hold given sockets; ``child`` gives the agent's own, which is none of them."""
 
-    def __init__(self, root: Path, child: Callable[[], int | None] = lambda: None) -> None:
-        self._root, self._child = root, child
+    def __init__(
+        self,
+        root: Path,
+        child: Callable[[], int | None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._root, self._child, self._clock = root, child, clock
+        #: When each process was seen first; those of the first part came before.
+        self._came: dict[int, float] = {}
         #: The sockets that were asked for the last time.
         self.sought: frozenset[int] = frozenset()
         #: Whether this round goes on; whether sockets are new since it began, and it has looked again for their owners.
@@ -200,12 +213,14 @@ class Search:
         others = _others(self._root, self._child())
         began, self.sought = not self.sought.issuperset(inodes), frozenset(inodes)
         last = _last_id(self._root)
+        now = self._clock() if self._came else -math.inf
+        self._came = {pid: self._came.get(pid, now) for pid in others}
+        for pids in (self._done, self._refused, self._large):
+            pids.intersection_update(others)  # an id may be given to a new process
         if not self._goes_on:
             self._begin(whole, others, last)
         elif began:  # by one of those that this round is done with, perhaps
             self._late = True
-        for pids in (self._done, self._refused, self._large):
-            pids.intersection_update(others)  # an id may be given to a new process
         wanted = {f"socket:[{inode}]" for inode in inodes} - self._held
         owners = others.intersection((*self._before, *self._found))
         beside = {pid + by for pid in owners for by in range(-BESIDE, BESIDE + 1)}
@@ -215,7 +230,7 @@ class Search:
         self._lacks = bool(wanted)
         self._goes_on = self._lacks and searched < len(due)
         if wanted and self._late and not self._goes_on and not self._again:  # once: sockets may come all the time
-            self._members.update(_youngest(others - self._members, last))
+            self._members.update(self._youngest(others - self._members, last))
             self._look_again(self._found, last)
             self._goes_on = self._again = True
         known = [pid for pid in self._before if pid in owners] if self._goes_on else ()
@@ -274,7 +289,15 @@ class Search:
 
     def _look_again(self, owners: Collection[int], last: int) -> None:
         """At these and at the newest, though they have been looked at."""
-        self._done.difference_update(owners, _youngest(self._done, last))
+        self._done.difference_update(owners, self._youngest(self._done, last))
+
+    def _youngest(self, pids: Collection[int], last: int) -> set[int]:
+        """The newest of these; ``last`` is the id that was given last."""
+        since = self._clock() - YOUNG_SECONDS
+        return {
+            *nlargest(YOUNG, pids, key=lambda pid: (pid <= last, pid)),
+            *(pid for pid in pids if self._came[pid] > since),
+        }
 
     def _note(self, pid: int, sockets: int) -> None:
         """It holds so many of the sockets that are wanted: beside those that it was found with in this round, which no longer are."""
@@ -363,11 +386,6 @@ def _last_id(root: Path) -> int:
         return int(read_text(root / "proc/loadavg").split()[-1])
     except (OSError, ValueError, IndexError):
         return sys.maxsize
-
-
-def _youngest(pids: Collection[int], last: int) -> list[int]:
-    """The newest of these; ``last`` is the id that was given last."""
-    return nlargest(YOUNG, pids, key=lambda pid: (pid <= last, pid))
 
 
 def _others(root: Path, child: int | None) -> set[int]:

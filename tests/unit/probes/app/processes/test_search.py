@@ -242,6 +242,36 @@ def test_a_round_in_vain_is_made_again_less_often_and_new_processes_are_looked_a
     assert parts(search, {71}) == [Found((9000,))]
 
 
+def test_an_app_that_connects_ten_seconds_after_its_start_is_found_where_processes_come_all_the_time(
+    scene: Scene,
+) -> None:
+    """In a limit of 5 %, beside jobs or health checks: no whole round had been due for a minute."""
+    scene.process(60, "web").holds(71)
+    jobs = [scene.process(pid, "job") for pid in range(1000, 1040)]
+    assert scene.read().processes == {"web": 1}
+    (scene.fake.root / "proc/60/fd/0").unlink()
+    scene.process(60, "web").end()
+    web = scene.process(1100, "web")
+    for pid in range(1101, 1101 + 2 * YOUNG):
+        jobs.append(scene.process(pid, "job"))
+        jobs.pop(0).end()
+    scene.nothing(SEARCH_SECONDS)  # a whole round, in vain: its connections are not there yet
+    scene.inodes = {72}
+    web.holds(72)
+    assert scene.read().processes == {"web": 1}
+
+
+def test_while_a_round_goes_on_nobody_is_said_to_have_ended(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_search, "MOST_STEPS", 100)
+    web = scene.process(60, "web").holds(71)
+    assert scene.read().processes == {"web": 1}
+    for pid in range(100, 110):
+        scene.process(pid, "shell").holds(others=90)
+    (web.directory / "fd/0").unlink()
+    (web.directory / "stat").unlink()  # as of one that nobody has waited for yet
+    assert "descriptors" in scene.nothing(SEARCH_SECONDS).because
+
+
 def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How many links were read and directories opened since it was asked the last time."""
     calls: list[str] = []
