@@ -113,7 +113,8 @@ class CannotSee:
 class Breakdown:
     """Where the time went: for each resource, parts that sum to the whole.
 
-    ``cpu``: shares of wall time over the breakdown window, summing to 1.0; empty while unmeasured.
+    ``cpu``: shares of wall time over the breakdown window, summing to 1.0; empty while unmeasured.  ``cpu_error``: how far the truth may lie
+    from what heartbeats sample of them, at 95 %; ``None`` while none was asked.
     ``postgres``, ``redis``: server -> operation -> mean seconds of ``wall`` and of its parts, which sum to it.
     ``connections``: remote endpoint -> shares of its connections ``unread``, ``waiting`` and ``idle``, summing to 1.0.
     ``sessions``: database -> what its sessions do, mean number of them at any moment: ``idle``, ``idle in transaction``,
@@ -136,6 +137,7 @@ class Breakdown:
     memory: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     stalled: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     threads_of: str = "this container"
+    cpu_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

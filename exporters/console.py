@@ -121,7 +121,7 @@ def _breakdown(report: Mapping[str, Any], paint: _Paint) -> Iterator[str]:
     """The chart: the app's own threads where they can be seen, else what work in this container would meet."""
     parts = report["breakdown"]
     shares, number = ready_shares(parts.get("threads_of", ""), parts["cpu"], parts.get("stalled", {}))
-    title = "What a thread that wants to run met here in the last minute (the app's own are not seen)"
+    title = f"What a thread that wants to run met here in the last minute (the app's own are not seen{words.error_of_cpu(parts)})"
     if number is not None:
         title = f"What the app's threads did in the last minute ({number:.2f} wanted to run at any moment)"
     if not shares:

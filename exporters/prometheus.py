@@ -32,6 +32,7 @@ STABILITY: Mapping[str, Stability] = {
     "stallscope_probe_last_success_timestamp_seconds": "stable",
     "stallscope_agent_cpu_seconds": "stable",
     "stallscope_agent_cpu_most_ratio": "beta",
+    "stallscope_cpu_time_error_ratio": "beta",
     "stallscope_agent_calm_ratio": "beta",
     "stallscope_agent_pace_ratio": "beta",
     "stallscope_agent_report_failures": "stable",
@@ -117,6 +118,12 @@ class ReportCollector:
         for part, share in report.breakdown.cpu.items():
             parts.add_metric((part,), share)
         yield parts
+        if report.breakdown.cpu_error is not None:
+            yield GaugeMetricFamily(
+                "stallscope_cpu_time_error_ratio",
+                "How far the suspended share of the last 60 s may lie from what heartbeats sample of it, at 95 %: in quiet times few are asked.",
+                value=report.breakdown.cpu_error,
+            )
         stalled = GaugeMetricFamily(
             "stallscope_stalled",
             "Threads, connections and waiters for pools by what they do or what holds them up: mean number over the last 60 s.",

@@ -38,6 +38,12 @@ def of_the_app(report: Mapping[str, Any]) -> bool:
     return parts.get("threads_of") == "the app" or any(group != "threads" for group in parts.get("stalled", {}))
 
 
+def error_of_cpu(parts: Mapping[str, Any]) -> str:
+    """How far the shares of ``breakdown.cpu`` may be wrong, to be put behind a title's last word; empty where it is not known."""
+    error = parts.get("cpu_error")
+    return "" if error is None else f"; ± {error:.1%}"
+
+
 def alike(items: Iterable[Mapping[str, Any]], key: str) -> Iterator[tuple[str, str]]:
     """(names, why and how it would be seen) of those that have the same reason."""
     found: dict[tuple[str, str], list[str]] = {}

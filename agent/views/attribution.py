@@ -9,6 +9,7 @@ nothing is guessed into a cause.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import sqrt
 from operator import attrgetter
 
 from agent.history import remembered
@@ -21,6 +22,8 @@ LOST_FLOOR_SECONDS = 0.03
 LOST_FLOOR_SHARE = 0.1
 #: Above this the correction for short gaps would amplify noise.
 MOST_CORRECTION = 2.0
+#: Of the normal distribution, for an interval of 95 %.
+_Z = 1.96
 #: Heartbeats that worked, at least, for a share of them: 15 s of them.
 LEAST_WORKED = 5
 
@@ -74,7 +77,7 @@ def attribute(window: Window) -> Causes:
 
 @dataclass(frozen=True, slots=True)
 class Beats:
-    """Heartbeats added up: how many came due and late, the late ones' seconds, and whose fault they were.
+    """Heartbeats added up: how many came due and late, the late ones' seconds, whose fault they were, and how many were ``asked``.
 
     ``worked`` of them went on to work, and ``stopped`` of these did not come through (:mod:`probes.cpu.spinner`).
     ``causes`` are in late heartbeats, not in seconds: each late one stands for the same share of time,
@@ -89,6 +92,7 @@ class Beats:
     causes: Causes = Causes()
     worked: int = 0
     stopped: int = 0
+    asked: int = 0
 
     @classmethod
     def sum(cls, parts: Iterable[Beats]) -> Beats:
@@ -103,6 +107,7 @@ class Beats:
             Causes.sum(b.causes for b in found),
             sum(b.worked for b in found),
             sum(b.stopped for b in found),
+            sum(b.asked for b in found),
         )
 
     @property
@@ -119,6 +124,20 @@ class Beats:
         correction = length / (length - LATE_SECONDS) if length > 2 * LATE_SECONDS else MOST_CORRECTION
         return min(1.0, self.late / self.samples * min(MOST_CORRECTION, correction))
 
+    @property
+    def error(self) -> float | None:
+        """How far the true share may lie from the estimate, at 95 %; ``None`` where no heartbeat was asked.
+
+        The farther end of Wilson's score interval, for stalls that come at random; of those that come with a period the evenly spread targets
+        meet the share with an error near one in so many as were asked.
+        """
+        if not self.asked:
+            return None
+        share, reach = self.share, _Z * _Z / self.asked
+        middle = (share + reach / 2) / (1 + reach)
+        half = _Z * sqrt(share * (1 - share) / self.asked + reach / self.asked / 4) / (1 + reach)
+        return abs(middle - share) + half
+
 
 def add_up(windows: Iterable[Window]) -> Beats:
     """The heartbeat windows among these, added up."""
@@ -128,10 +147,21 @@ def add_up(windows: Iterable[Window]) -> Beats:
 def _beats(window: Window) -> Beats:
     seconds, causes = window.end - window.start, attribute(window)
     if causes.freeze:
-        return Beats(samples=window.samples - window.gaps, seconds=seconds, frozen=window.longest)
+        on_time = window.samples - window.gaps
+        return Beats(samples=on_time, seconds=seconds, frozen=window.longest, asked=max(0, window.asked - window.gaps))
     each = window.gaps / window.gap_seconds if window.gap_seconds else 0.0
     weights = Causes(causes.quota * each, causes.contention * each, unknown=causes.unknown * each)
-    return Beats(window.samples, window.gaps, window.gap_seconds, seconds, 0.0, weights, window.worked, window.stopped)
+    return Beats(
+        window.samples,
+        window.gaps,
+        window.gap_seconds,
+        seconds,
+        0.0,
+        weights,
+        window.worked,
+        window.stopped,
+        window.asked,
+    )
 
 
 def suspended_share(windows: Iterable[Window]) -> float:

@@ -22,6 +22,7 @@ def build_breakdown(history: History, seconds: float, cpu: CpuBreakdown | None, 
     sessions = {target: _sessions(history, seconds, target) for target in history.targets(PostgresServerReading)}
     return Breakdown(
         cpu={part: round(share, 4) for part, share in cpu.shares.items()} if cpu else {},
+        cpu_error=round(cpu.error, 4) if cpu and cpu.error is not None else None,
         postgres={target: _round_trips(history, seconds, target) for target in history.targets(PostgresReading)},
         redis={target: _round_trips(history, seconds, target) for target in history.targets(RedisReading)},
         connections={

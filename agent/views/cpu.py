@@ -48,7 +48,8 @@ CAUSES = tuple(part.removeprefix("suspended_") for part in PARTS[1:])
 class CpuBreakdown:
     """Shares of wall time (they sum to 1) and what they rest on.
 
-    ``late`` of ``samples`` heartbeats came late; ``counted`` is the least of the hypervisor's share that /proc/stat shows, ratio.
+    ``late`` of ``samples`` heartbeats came late; ``error`` is how far the truth may lie from what they sample (:attr:`Beats.error`);
+    ``counted`` is the least of the hypervisor's share that /proc/stat shows, ratio.
     """
 
     shares: Mapping[str, float]
@@ -56,6 +57,7 @@ class CpuBreakdown:
     late: int
     seconds: float
     counted: float = 0.0
+    error: float | None = None
 
     @property
     def suspended(self) -> float:
@@ -177,7 +179,7 @@ def cpu_breakdown(history: History, seconds: float) -> CpuBreakdown | None:
     hypervisor, contention, unknown = (part * room for part in others)
     suspended = dict(zip(PARTS[1:], (quota, hypervisor, contention, freeze, unknown), strict=True))
     shares = {RUNNING: max(0.0, 1.0 - sum(suspended.values())), **suspended}
-    return CpuBreakdown(shares, beats.samples, beats.late, beats.seconds, counted)
+    return CpuBreakdown(shares, beats.samples, beats.late, beats.seconds, counted, beats.error)
 
 
 def held_outside(history: History, cpu: CpuBreakdown) -> float:

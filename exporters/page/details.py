@@ -80,7 +80,7 @@ def _went(report: Mapping[str, Any]) -> Iterator[Markup]:
 
 def _threads(parts: Mapping[str, Any]) -> Iterator[Markup]:
     shares, number = ready_shares(parts.get("threads_of", ""), parts["cpu"], parts.get("stalled", {}))
-    title = "A thread that wants to run, in this container (the app's own are not seen)"
+    title = f"A thread that wants to run, in this container (the app's own are not seen{words.error_of_cpu(parts)})"
     if number is not None:
         title = f"The app's threads ({number:.2f} wanted to run at any moment)"
     if shares:

@@ -14,7 +14,7 @@ a quota.  Targets follow a golden-ratio sequence, ``t0 + n*interval + jitter*fra
 locks onto the scheduler's 100 ms period, and it covers the period more evenly than random jitter
 would, so that the share of late targets estimates the suspended share with an error near 1/N instead
 of 1/sqrt(N).  After twenty seconds without a late wake-up every other target is left out, and one that is asked counts as
-two, a late one too: the estimate stays what it is, its error is twice as large, and the first late wake-up ends it.  After two minutes
+two, a late one too: the estimate stays what it is, its error is up to twice as large (``asked`` of the record says of how many), and the first late wake-up ends it.  After two minutes
 three of four are left out; a late one still counts as two, since one alone is no proof of more.  Where every late wake-up of two
 minutes was a limit's whose throttled time the kernel counts, targets are twice as far apart: the counter says how much it takes.
 
@@ -45,12 +45,12 @@ BEAT, SPIN = 1, 2
 #: Upper bounds of the gap histogram in seconds; a last bucket takes the rest.
 BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.06, 0.1, 0.2, 0.5, 1.0)
 FIELDS = (
-    "kind", "level", "worked", "stopped", "samples", "gaps", "skipped", "start", "end", "gap_seconds", "longest_seconds",
+    "kind", "level", "worked", "stopped", "samples", "asked", "gaps", "skipped", "start", "end", "gap_seconds", "longest_seconds",
     "run_delay_seconds", "throttled_seconds", "steal_seconds", "lost_seconds",
 )  # fmt: skip
 #: Gaps of a record whose end and length are reported, for :mod:`agent.views.comb`: a limit's gaps end on its clock.
 MOST_ENDS = 6
-RECORD = Struct(f"<BBBBIII8d{len(BUCKETS) + 1}I{2 * MOST_ENDS}f")
+RECORD = Struct(f"<BBBBIIII8d{len(BUCKETS) + 1}I{2 * MOST_ENDS}f")
 
 #: A wake-up later than this is a gap (4 ms: above a scheduler slice, below the gap of an 80 % quota).
 LATE_SECONDS = 0.004
@@ -266,7 +266,7 @@ class Window:
 
     def __init__(self, kind: int, start: float, level: int = 0) -> None:
         self.kind, self.level, self.start = kind, level, start
-        self.samples = self.gaps = self.worked = self.stopped = 0
+        self.samples = self.asked = self.gaps = self.worked = self.stopped = 0
         self.gap_seconds = self.longest = 0.0
         self.run_delay = self.throttled = 0.0
         self.counts = [0] * (len(BUCKETS) + 1)
@@ -285,8 +285,8 @@ class Window:
     def pack(self, end: float, skipped: int, steal: float = NAN, lost: float = NAN) -> bytes:
         """The record's wire form."""
         return RECORD.pack(
-            self.kind, self.level, self.worked, self.stopped, self.samples, self.gaps, skipped, self.start, end, self.gap_seconds,
-            self.longest, self.run_delay, self.throttled, steal, lost, *self.counts,
+            self.kind, self.level, self.worked, self.stopped, self.samples, self.asked, self.gaps, skipped, self.start, end,
+            self.gap_seconds, self.longest, self.run_delay, self.throttled, steal, lost, *self.counts,
             *self.ends, *(0.0,) * (2 * MOST_ENDS - len(self.ends)),
         )  # fmt: skip
 
@@ -618,6 +618,7 @@ class Child:
             self.late(now, first)
         else:
             self.window.samples += self.step
+            self.window.asked += 1
             self.number += self.step
             self.set_next_target()
         if now >= self.work_at and now - self.held_at < HELD_SECONDS:
@@ -645,6 +646,7 @@ class Child:
         self.late_at = now
         while (late := now - self.target) >= 0:
             window.samples += 1
+            window.asked += 1
             if late > LATE_SECONDS:
                 window.add(late, now if late == first else None)
             self.number += 1

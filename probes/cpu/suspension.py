@@ -36,7 +36,7 @@ class Window(NamedTuple):
     """One record of the child: about a second of heartbeats, or one spin.
 
     Times are monotonic seconds.  ``samples`` are heartbeat targets or clock reads, ``gaps`` those
-    that came late.  ``run_delay``, ``throttled``, ``steal`` and ``lost`` are seconds by which the
+    that came late, ``asked`` those that were not left out.  ``run_delay``, ``throttled``, ``steal`` and ``lost`` are seconds by which the
     kernel's counters grew around the gaps; ``None`` where a counter cannot count here.
     ``ends`` are the first gaps and the last one: when each was over, and its length.  Of the heartbeats
     ``worked`` went on to work for a millisecond or more, and ``stopped`` of them did not come through.
@@ -57,6 +57,7 @@ class Window(NamedTuple):
     ends: tuple[tuple[float, float], ...] = ()
     worked: int = 0
     stopped: int = 0
+    asked: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -102,14 +103,14 @@ class SuspensionReading(Reading):
 def unpack(raw: bytes) -> tuple[Window, int, tuple[int, ...]]:
     """One wire record as (window, spins skipped so far, histogram counts)."""
     values = spinner.RECORD.unpack(raw)
-    kind, level, worked, stopped, samples, gaps, skipped, start, end, gap_seconds, longest, *rest = values
+    kind, level, worked, stopped, samples, asked, gaps, skipped, start, end, gap_seconds, longest, *rest = values
     run_delay, throttled, steal, lost = (x if x == x else None for x in rest[:4])
     counts, ends = rest[4 : -2 * spinner.MOST_ENDS], rest[-2 * spinner.MOST_ENDS :]
     window = Window(
         kind == spinner.SPIN, level, samples, gaps, start, end, gap_seconds, longest,
         run_delay, throttled, steal, lost,
         tuple((start + after, length) for after, length in zip(ends[::2], ends[1::2], strict=True) if length),
-        worked, stopped,
+        worked, stopped, asked,
     )  # fmt: skip
     return window, skipped, tuple(counts)
 

@@ -63,7 +63,7 @@ def beat(
     throttled, run_delay, _ = counters(cause, gap)
     return Window(
         False, 0, max(samples, len(late)), len(late), start, start + seconds, gap, max(late, default=0.0),
-        run_delay, throttled, None, None, ends(start, late, cause),
+        run_delay, throttled, None, None, ends(start, late, cause), asked=max(samples, len(late)),
     )  # fmt: skip
 
 

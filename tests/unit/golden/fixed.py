@@ -141,6 +141,7 @@ def report(
                 "threads": {"running": 0.05, "quota": 0.94, "contention": 0.01},
                 "connections to main": {"quota": 3.0, "idle": 1.0},
             },
+            cpu_error=0.0253,
         ),
         "suspects": (
             Suspect("CPU", "convicted" if found else "cleared", "95%" if found else "available 99%"),

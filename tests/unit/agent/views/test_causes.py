@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent.views.attribution import add_up, attribute, suspended_share
+from agent.views.attribution import Beats, add_up, attribute, suspended_share
 from probes.cpu import spinner
 from probes.cpu.suspension import Window, unpack
 from tests.unit.builders import (
@@ -219,3 +220,25 @@ def test_a_freeze_in_a_throttled_container_leaves_the_quota_its_share_of_the_res
     alone, with_freeze = suspended_share([throttled]), suspended_share([throttled, beat(late=[4.0], seconds=5.0)])
     assert with_freeze == pytest.approx(4 / 6 + suspended_share([throttled, beat()]) * 2 / 6, abs=0.1)
     assert with_freeze > alone
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.05, 0.3, 0.8])
+@pytest.mark.parametrize("asked", [75, 300])
+def test_of_stalls_that_come_at_random_the_truth_lies_within_the_error_nineteen_times_of_twenty(
+    share: float, asked: int
+) -> None:
+    chance, inside, times = random.Random(7), 0, 1000
+    for _ in range(times):
+        late = sum(chance.random() < share for _ in range(asked))
+        found = Beats(samples=asked, late=late, gap_seconds=late * 10.0, asked=asked)  # long gaps: no correction
+        assert found.error is not None
+        inside += abs(found.share - share) <= found.error
+    assert inside >= 0.93 * times
+
+
+def test_targets_that_were_left_out_do_not_make_the_estimate_surer() -> None:
+    few, many = Beats(samples=300, asked=75).error, Beats(samples=300, asked=300).error
+    assert few is not None
+    assert many is not None
+    assert 3 < few / many < 4
+    assert Beats().error is None

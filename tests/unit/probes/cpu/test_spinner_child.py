@@ -56,11 +56,15 @@ def test_every_target_that_a_freeze_swallowed_counts_once(monkeypatch: pytest.Mo
 def test_in_calm_every_other_target_is_asked_until_one_is_late(monkeypatch: pytest.MonkeyPatch, kernel: Kernel) -> None:
     stage = Stage(monkeypatch, kernel)
 
+    asked = 0
+
     def wakes(seconds: float) -> int:
-        before, end = stage.sleeps, stage.now + seconds
+        nonlocal asked
+        before, end, asked = stage.sleeps, stage.now + seconds, 0
         while stage.now < end:
             stage.child.beat()
             if stage.now - stage.child.window.start >= 1.0:
+                asked += stage.child.window.asked
                 stage.child.flush(stage.now)
         return stage.sleeps - before
 
@@ -68,6 +72,7 @@ def test_in_calm_every_other_target_is_asked_until_one_is_late(monkeypatch: pyte
     assert wakes(20.0) == pytest.approx(20.0 / 0.2 / spinner.CALM_STEP, rel=0.1)
     wakes(spinner.UNDISTURBED_SECONDS)
     assert wakes(40.0) == pytest.approx(40.0 / 0.2 / spinner.QUIET_STEP, rel=0.1)
+    assert asked == pytest.approx(40.0 / 0.2 / spinner.QUIET_STEP, rel=0.1), "whatever they stand for"
     stage.stalls = {stage.sleeps + 1: 0.02}
     assert wakes(10.0) == pytest.approx(10.0 / 0.2, rel=0.1)
 
