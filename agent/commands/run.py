@@ -142,7 +142,7 @@ def _server(
 def _last_word(notifier: ChangeNotifier, agent: Agent, outputs: Outputs | None) -> Awaitable[None]:
     """Tell the last report, before anything else ends: what is sent then has the whole time that is left."""
     if agent.state.snapshot is not None:
-        report = agent.publish()
+        report = agent.last_word()
         if outputs is not None:
             outputs.end(report)
         notifier.final(report)

@@ -16,7 +16,7 @@ would, so that the share of late targets estimates the suspended share with an e
 of 1/sqrt(N).  After twenty seconds without a late wake-up every other target is left out, and one that is asked counts as
 two, a late one too: the estimate stays what it is, its error is up to twice as large (``asked`` of the record says of how many), and the first late wake-up ends it.  After two minutes
 three of four are left out; a late one still counts as two, since one alone is no proof of more.  Where every late wake-up of two
-minutes was a limit's whose throttled time the kernel counts, targets are twice as far apart: the counter says how much it takes.
+minutes was a limit's whose throttled time the kernel counts, targets are four times as far apart: the counter says how much it takes.
 
 A wake-up as short as that often runs from the millisecond of quota that an idle CPU keeps back (kernel/sched/fair.c: min_cfs_rq_runtime),
 and then meets a fraction of what busy work on another CPU does: measured 6 to 50 % behind limits that held the app 94 %.  Where a limit's throttled
@@ -74,7 +74,7 @@ CHUNK_SECONDS = 60e-6
 CALM_SECONDS, CALM_STEP = 20.0, 2
 #: Without one for this long only every ``QUIET_STEP``-th, and records are of two seconds; without one that throttled time does not explain, targets come
 #: ``TOLD_TIMES`` as far apart; and without one or a change of contention planned spins come ``Config.quiet`` times as far apart.
-UNDISTURBED_SECONDS, QUIET_STEP, TOLD_TIMES = 120.0, 4, 2
+UNDISTURBED_SECONDS, QUIET_STEP, TOLD_TIMES = 120.0, 4, 4
 #: Targets after which the sequence starts afresh; bounds the catching up after a long freeze.
 MOST_TARGETS = 10_000
 #: A quota below one core is met by a spin once in this time, so that the knowledge stays fresh.

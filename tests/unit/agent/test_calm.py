@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.app import Agent
-from agent.calm import AFTER_SECONDS, APART_SECONDS, MOST_TIMES, Calm
+from agent.calm import AFTER_SECONDS, APART_SECONDS, LEAST_READINGS, MOST_TIMES, SPARED_SECONDS, SPARED_TIMES, Calm
 from agent.diagnosis import Engine
 from agent.history import History
 from agent.report import Advice, AgentSelf, Evidence
@@ -55,6 +55,36 @@ def test_what_stays_as_it_is_makes_a_quiet_time_only_in_a_small_limit() -> None:
     clock.advance(AFTER_SECONDS)
     assert calm.times == MOST_TIMES
     assert not calm.harmed
+
+
+def test_beside_what_stands_in_a_small_limit_slots_are_twice_as_rare_and_as_many_are_looked_back_at() -> None:
+    clock = FakeClock(0.0)
+    calm = Calm(clock=clock)
+    calm.note(HARM, sparing=True)
+    assert (calm.times, calm.apart(10.0), calm.stretch) == (1.0, 10.0, 1.0)
+    clock.advance(AFTER_SECONDS)
+    calm.note(HARM, sparing=True)
+    assert (calm.times, calm.apart(10.0)) == (SPARED_TIMES * MOST_TIMES, SPARED_TIMES * APART_SECONDS)
+    assert 60.0 * calm.stretch >= LEAST_READINGS * calm.apart(10.0)
+    calm.note(WORSE, sparing=True)
+    assert (calm.times, calm.apart(10.0)) == (1.0, 10.0)
+    clock.advance(SPARED_SECONDS / 2)
+    assert calm.stretch > 1.0, "the readings of then are as far apart still"
+    clock.advance(SPARED_SECONDS / 2)
+    assert calm.stretch == 1.0
+
+
+@pytest.mark.parametrize(("harms", "times"), [(NONE, MOST_TIMES), (HARM, 1.0)])
+def test_where_nothing_is_found_a_small_limit_makes_slots_no_rarer(harms: frozenset[object], times: float) -> None:
+    clock = FakeClock(0.0)
+    calm, forbidden = Calm(clock=clock), Calm(1.0, clock)
+    for each in (calm, forbidden):
+        each.note(harms, sparing=not harms)
+    clock.advance(AFTER_SECONDS)
+    calm.note(harms, sparing=not harms)
+    forbidden.note(HARM, sparing=True)
+    assert (calm.times, calm.stretch) == (times, 1.0)
+    assert (forbidden.times, forbidden.apart(10.0)) == (1.0, 10.0)
 
 
 @pytest.mark.parametrize(("cores", "small"), [(0.05, True), (0.5, False), (None, False)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,15 @@ def test_a_report_that_is_asked_for_ends_the_one_that_is_being_made(
 
     asyncio.run(scene())
     assert stage.seen[3:] == ["slot"]
+
+
+@pytest.mark.parametrize(("cores", "made"), [(0.05, 0), (0.5, 1)])
+def test_the_last_word_in_a_small_limit_is_the_latest_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: float, made: int
+) -> None:
+    stage = Small(tmp_path, monkeypatch, hit=50.0)
+    latest = stage.agent.publish()
+    stage.agent.history.add(replace(stage.group, limit_cores={"/": cores}))
+    stage.seen.clear()
+    assert (stage.agent.last_word() is latest) is (made == 0)
+    assert stage.seen.count("report") == made
