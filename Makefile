@@ -60,7 +60,7 @@ OF_APP := app- runtime limit-too-low redis
 STAGED := tests.lab.names tests.lab.os_stalls tests.lab.hidden_quota
 CELLS = $(if $(filter app,$(ONLY)),$(OF_APP:%=--only %),$(if $(ONLY),--only "$(ONLY)"))
 
-bench: .venv/.installed ## what the agent costs, beside node_exporter and postgres_exporter (seven minutes, as root; ONLY=cell, AGAINST=checkout)
+bench: .venv/.installed ## what the agent costs, beside node_exporter and postgres_exporter (six minutes, as root; ONLY=cell, AGAINST=checkout)
 	$(COMPILED)
 	.venv/bin/python -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(AGAINST),--against $(AGAINST))
 

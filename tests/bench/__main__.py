@@ -1,6 +1,6 @@
 """`python -m tests.bench`: measure, print the tables, keep the figures in bench-results/.
 
-python -m tests.bench                                              # the quick set, seven minutes
+python -m tests.bench                                              # the quick set, six minutes
 python -m tests.bench --full --page                                # everything, forty minutes, into docs/evidence/bench.md
 python -m tests.bench --only connections-500 --tree ../other       # one cell, of another checkout
 python -m tests.bench --only connections-500 --against ../other    # one cell of two checkouts in the same minutes, as a ratio

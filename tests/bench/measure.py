@@ -147,12 +147,15 @@ def _figures(each: Measured, switches: int, notes: list[str]) -> None:
     if not each.is_agent:
         return
     page = each.read()
+    settled = (
+        each.marks[0][0] - each.started >= 2 * GRACE_SECONDS
+    )  # before, no budget holds, and nothing is dropped whatever it costs
     most = arithmetic.total(page, _MOST)  # 0.0: an earlier checkout, that does not tell
-    if most and "cpu" in each.figures:
+    if most and settled and "cpu" in each.figures:
         each.figures["of_promise"] = 100 * each.figures["cpu"] / (3600 * most)
     slots = arithmetic.growth(page, each.page, _SLOTS)
     each.figures["slots"] = slots
-    if slots and each.marks[0][0] - each.started >= 2 * GRACE_SECONDS:  # before, none is dropped whatever it costs
+    if slots and settled:
         skipped = arithmetic.growth(page, each.page, _SLOTS, having='outcome="skipped"')
         each.figures["dropped"] = 100 * skipped / slots
     spun, gaps = (arithmetic.growth(page, each.page, f"{_SPINS}_{what}_seconds_total") for what in ("wall", "gap"))

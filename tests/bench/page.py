@@ -71,7 +71,7 @@ def curves(found: Result) -> dict[str, str]:
 
 HEAD = """# What the agent costs
 
-Written by `python -m tests.bench --page` (the quick set, seven minutes) or `make bench-full` (every cell, longer, 40 minutes); as root, with cgroup v1, best on a machine with nothing else to do.
+Written by `python -m tests.bench --page` (the quick set, six minutes) or `make bench-full` (every cell, longer, 40 minutes); as root, with cgroup v1, best on a machine with nothing else to do.
 The cells are data: [tests/bench/cells.py](../../tests/bench/cells.py).
 
 Each exporter runs in network and process ids of its own, as in a pod, with what the cell names really around it: an app that holds the connections and uses one in ten of
