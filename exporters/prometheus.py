@@ -211,7 +211,7 @@ class ReportCollector:
         )
         yield GaugeMetricFamily(
             "stallscope_agent_cpu_most_ratio",
-            "Share of a core that agent and child take at most, as predicted from the settings and from the connections and hooks of now.",
+            "Share of a core that agent and child take at most, as predicted from the settings and from the connections and hooks of now, on CPUs that other work does not crowd.",
             value=agent.cpu_most_ratio,
         )
         yield GaugeMetricFamily(

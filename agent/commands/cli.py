@@ -261,7 +261,7 @@ def _check_config(arguments: argparse.Namespace) -> int:
         print()
     print(
         f"# at most about {predicted_cpu_ratio(config) * 3600:.1f} CPU-seconds per hour, more beside many connections and hooks "
-        f"(stallscope_agent_cpu_most_ratio tells how much there), held at {config.budget.cpu_ratio * 3600:.0f} over five minutes "
+        f"(stallscope_agent_cpu_most_ratio tells how much there) or beside work that crowds this machine's CPUs, held at {config.budget.cpu_ratio * 3600:.0f} over five minutes "
         "(budget.cpu_ratio: it looks less often instead); "
         f"history of at most {history_bytes(config) / 2**20:.1f} MiB"
     )
