@@ -192,6 +192,7 @@ def test_the_standby_of_a_leader_election_does_not_wait_for_the_database(
 ) -> None:
     leader = "connection.execute('SELECT pg_advisory_lock(4711)')\nprint('ready')\ntime.sleep(600)"
     with client(server, leader, STANDBY):
+        eventually(lambda: server.execute("SELECT 1 FROM pg_locks WHERE NOT granted"), what="its wait")
         watched = Watched(server.port, server.dsn(user=role) if role else "").look()
     told = watched.told()
     assert isinstance(told["waiting_for_database"], verdict), told
