@@ -9,10 +9,10 @@ nothing is guessed into a cause.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import sqrt
 from operator import attrgetter
 
 from agent.history import remembered
+from probes.averages import wilson
 from probes.cpu.spinner import LATE_SECONDS
 from probes.cpu.suspension import LONG_GAP_SECONDS, SuspensionReading, Window
 from probes.record import dataclass
@@ -22,8 +22,6 @@ LOST_FLOOR_SECONDS = 0.03
 LOST_FLOOR_SHARE = 0.1
 #: Above this the correction for short gaps would amplify noise.
 MOST_CORRECTION = 2.0
-#: Of the normal distribution, for an interval of 95 %.
-_Z = 1.96
 #: Heartbeats that worked, at least, for a share of them: 15 s of them.
 LEAST_WORKED = 5
 
@@ -133,10 +131,8 @@ class Beats:
         """
         if not self.asked:
             return None
-        share, reach = self.share, _Z * _Z / self.asked
-        middle = (share + reach / 2) / (1 + reach)
-        half = _Z * sqrt(share * (1 - share) / self.asked + reach / self.asked / 4) / (1 + reach)
-        return abs(middle - share) + half
+        least, most = wilson(self.share, self.asked)
+        return max(self.share - least, most - self.share)
 
 
 def add_up(windows: Iterable[Window]) -> Beats:
@@ -152,16 +148,9 @@ def _beats(window: Window) -> Beats:
     each = window.gaps / window.gap_seconds if window.gap_seconds else 0.0
     weights = Causes(causes.quota * each, causes.contention * each, unknown=causes.unknown * each)
     return Beats(
-        window.samples,
-        window.gaps,
-        window.gap_seconds,
-        seconds,
-        0.0,
-        weights,
-        window.worked,
-        window.stopped,
-        window.asked,
-    )
+        window.samples, window.gaps, window.gap_seconds, seconds, 0.0, weights,
+        window.worked, window.stopped, window.asked,
+    )  # fmt: skip
 
 
 def suspended_share(windows: Iterable[Window]) -> float:

@@ -147,9 +147,8 @@ def _figures(each: Measured, switches: int, notes: list[str]) -> None:
     if not each.is_agent:
         return
     page = each.read()
-    settled = (
-        each.marks[0][0] - each.started >= 2 * GRACE_SECONDS
-    )  # before, no budget holds, and nothing is dropped whatever it costs
+    # Before, no budget holds, and nothing is dropped whatever it costs.
+    settled = each.marks[0][0] - each.started >= 2 * GRACE_SECONDS
     most = arithmetic.total(page, _MOST)  # 0.0: an earlier checkout, that does not tell
     if most and settled and "cpu" in each.figures:
         each.figures["of_promise"] = 100 * each.figures["cpu"] / (3600 * most)

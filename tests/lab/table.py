@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from probes.averages import wilson
 from tests.lab import rivals
 from tests.lab.episode import Record
 from tests.lab.scenario import ACCESSES, DUE, NAMES, Scenario
@@ -120,18 +120,9 @@ def by_scenario(found: Sequence[Cell]) -> str:
     return markdown(header, rows)
 
 
-#: Of the normal distribution, for an interval of 95 %.
-Z95 = 1.96
-
-
 def most_likely_at_most(count: int, of: int) -> float:
     """Upper end of Wilson's 95 % interval for a share of which ``count`` of ``of`` were seen; 1.0 without any."""
-    if not of:
-        return 1.0
-    share, z2 = count / of, Z95**2
-    middle = share + z2 / (2 * of)
-    spread = Z95 * math.sqrt(share * (1 - share) / of + z2 / (4 * of * of))
-    return min(1.0, (middle + spread) / (1 + z2 / of))
+    return wilson(count / of if of else 0.0, of)[1]
 
 
 def blamed_wrongly(scenario: Scenario, one: Score) -> bool:
