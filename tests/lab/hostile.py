@@ -1,6 +1,6 @@
 """`python -m tests.lab.hostile`: an agent that is open to hostile clients, and what they do to it and to what it measures.
 
-Eight minutes, as root on a machine with nothing else to do; writes docs/evidence/exposed.md.  Beside the agent an app is held by a
+Eight minutes, as root on a machine with nothing else to do; writes docs/evidence/exposed.md, whose notes stay.  Beside the agent an app is held by a
 real CPU quota, and a PostgreSQL stands behind a proxy with a known delay: what the agent says of both while nobody asks it and
 while RATE requests a second come is held against the truth.
 """
@@ -36,6 +36,8 @@ from tests.unit.exporters.web import certificate, web_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "evidence" / "exposed.md"
+#: What a person wrote starts here, and stays.
+NOTES = "\n## What it found, and what became of it\n"
 QUOTA, DELAY_SECONDS = 0.2, 0.005
 SETTLE_SECONDS, PAIR_SECONDS, SHORT_SECONDS, IDLE_SECONDS = 20.0, 65.0, 20.0, 30.0
 PAIR = 'cert_file = "tls.crt"\nkey_file = "tls.key"\n'
@@ -279,8 +281,9 @@ def main() -> int:
         restarts = numbers.get("stallscope_suspension_child_restarts_total", -1.0)
         log = [line.text for line in run.seen if "request_failed" in line.text or "Traceback" in line.text]
         rows.append(_with_login(stack))
-    PAGE.write_text(page(rows, true_quiet, true_flood, failures, restarts, len(log)), "utf-8")
-    print(PAGE.read_text("utf-8"))
+    evidence = page(rows, true_quiet, true_flood, failures, restarts, len(log))
+    PAGE.write_text(with_notes(evidence, PAGE.read_text("utf-8")), "utf-8")
+    print(evidence)
     return 0
 
 
@@ -327,6 +330,11 @@ def page(rows: list[Watched], quiet: Truth, flood: Truth, failures: float, resta
         f"| findings | | {', '.join(quiet.findings) or 'none'} | {', '.join(flood.findings) or 'none'} |",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def with_notes(evidence: str, before: str) -> str:
+    """The page, with what a person had written at the end of the one before."""
+    return evidence + "".join(before.partition(NOTES)[1:])
 
 
 def _counts(told: Mapping[str, Any]) -> str:

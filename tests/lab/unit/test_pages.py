@@ -9,7 +9,7 @@ import pytest
 
 from agent.diagnosis import Engine
 from agent.report import AgentSelf, to_json
-from tests.lab import pages
+from tests.lab import hostile, pages
 from tests.lab.scenario import load
 from tests.unit.builders import Scene
 
@@ -57,3 +57,10 @@ def test_nothing_to_show_is_said_by_the_exit_status(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(pages, "RUNS", empty)
     monkeypatch.setattr("sys.argv", ["pages"])
     assert pages.main() == 1
+
+
+def test_what_a_person_wrote_below_an_evidence_stays() -> None:
+    before = f"# Old\n\n| old |\n{hostile.NOTES}\n- Mended.\n"
+    after = hostile.with_notes("# New\n\n| new |\n", before)
+    assert after == f"# New\n\n| new |\n{hostile.NOTES}\n- Mended.\n"
+    assert hostile.with_notes(after, "# Without any\n") == after
