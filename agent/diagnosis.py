@@ -212,6 +212,7 @@ class Engine:
         verdict = conclude(
             self._history, findings, answers, since, bursts, four,
             blind=bool(blind), of_the_app=harm.of_the_app, ended=ended,
+            told=any(rule.suspect == "CPU" for rule in self.rules if rule.id in present),
         )  # fmt: skip
         return Report(
             status=verdict.status,

@@ -171,17 +171,34 @@ def conclude(
     *,
     blind: bool,
     of_the_app: bool,
+    told: bool = False,
     ended: Ended | None = None,
 ) -> Verdict:
     """The verdict on these findings.
 
     ``cpu`` and ``bursts`` are of the time since the last finding about the CPU ``ended``.  ``blind``: a rule without which nothing is called
     healthy is unknown.  ``of_the_app``: what they hold up is the app's.
+    ``told``: one of them, which holds nobody up, is about the CPU and says what of it is missing.
     """
     causes = [f for f in findings if f.explained_by is None]
-    if causes:
+    if any(f.severity != "info" for f in causes):
         sentence = _name(causes) + (_parts(causes) if of_the_app else "")
         return Verdict(_worst(findings, blind=blind), sentence, conclusive=True)
+    verdict = _of_the_cpu(history, answers, cpu, bursts, four, blind=blind, told=told, ended=ended)
+    if not causes:
+        return verdict
+    if verdict.status == "pass" and verdict.conclusive:
+        return replace(
+            verdict, sentence=f"Nothing is seen to be held up now, but worth knowing: {_name(causes, inside=True)}"
+        )
+    return replace(verdict, sentence=f"{verdict.sentence} Worth knowing as well: {_name(causes, inside=True)}")
+
+
+def _of_the_cpu(
+    history: History, answers: Mapping[str, Judgement], cpu: CpuBreakdown | None, bursts: SpinView, four: Sequence[Suspect],
+    *, blind: bool, told: bool, ended: Ended | None,
+) -> Verdict:  # fmt: skip
+    """What is said where nothing that was found holds anybody up."""
     few = cpu is None or bursts.available is None or len(bursts.spins) < LEAST_SPINS
     if few and ended is not None and not blind:
         return _too_early(ended)
@@ -192,7 +209,7 @@ def conclude(
     if few or bursts.available is None:
         return Verdict("pass", "Cannot tell yet: too few bursts of CPU have been tried.", conclusive=False)
     available = min(cpu.shares[RUNNING], bursts.available)
-    if available < GOOD:
+    if available < GOOD and not told:
         return Verdict("warn", _short_of_cpu(cpu, bursts.causes, bursts.available), conclusive=True)
     return Verdict(
         "pass",
@@ -218,12 +235,10 @@ def _worst(findings: Sequence[Finding], *, blind: bool) -> Status:
     return "fail" if worst == 2 else "warn" if worst == 1 or blind else "pass"
 
 
-def _name(causes: Sequence[Finding]) -> str:
-    """Up to three causes with the number that convicts each."""
+def _name(causes: Sequence[Finding], *, inside: bool = False) -> str:
+    """Up to three causes with the number that convicts each; ``inside`` a sentence."""
     said = "; ".join(f"{_inside(f.title)}: {f.evidence[0].text}" for f in causes[:3])
-    if all(f.severity == "info" for f in causes):
-        said = f"nothing is seen to be held up now, but worth knowing: {said}"
-    return f"{said[0].upper()}{said[1:]}."
+    return f"{said if inside else said[0].upper() + said[1:]}."
 
 
 def _parts(causes: Sequence[Finding]) -> str:

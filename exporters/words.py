@@ -23,8 +23,11 @@ def status(report: Mapping[str, Any]) -> str:
 
 
 def first_cause(report: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The finding to act on."""
-    return next(iter(causes(report)), None)
+    """The finding to act on; not one that holds nobody up, where the verdict is about something worse or about nothing yet."""
+    first = next(iter(causes(report)), None)
+    if first is not None and first["severity"] == "info" and status(report) != STATUS["pass"]:
+        return None
+    return first
 
 
 def causes(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -178,9 +178,9 @@ def _show(report: dict[str, Any], *, as_json: bool, verbose: bool) -> int:
         print(whole if verbose else console.render(report, colour=colour, verbose=False, width=width), end="")
         if not verbose:
             print(f"{'more':<9} -v: findings, numbers, what is ruled out and what cannot be seen")
-    if report["findings"]:
-        return FINDINGS
-    return HEALTHY if report["conclusive"] else CANNOT_TELL
+    if not report["findings"] and not report["conclusive"]:
+        return CANNOT_TELL
+    return FINDINGS if report["findings"] or report["status"] != "pass" else HEALTHY
 
 
 def _width() -> int:

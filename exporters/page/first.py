@@ -43,7 +43,7 @@ def opening(report: Mapping[str, Any]) -> Markup:
         h("h1", cut(headline(report), MOST_HEADLINE)),
         _share(cause, words.of_the_app(report)) if cause is not None else None,
         h("p", _sentence(cause["evidence"][0]["text"]) if cause is not None else report["verdict"], cls="lead"),
-        list(_others(report)),
+        list(_others(report, cause)),
         _change(cause) if cause is not None else None,
         _suspects(report),
         cls="opening",
@@ -74,13 +74,13 @@ def _share(cause: Mapping[str, Any], of_the_app: bool) -> Markup | None:
     return None
 
 
-def _others(report: Mapping[str, Any]) -> Iterator[Markup]:
+def _others(report: Mapping[str, Any], first: Mapping[str, Any] | None) -> Iterator[Markup]:
     """Further causes, and what the first one looks like."""
-    causes = words.causes(report)
-    if not causes:
-        return
-    first, *others = causes
-    effects = [finding["title"] for finding in report["findings"] if finding.get("explained_by") == first["rule"]]
+    others = [cause for cause in words.causes(report) if cause is not first]
+    explained = first["rule"] if first is not None else ""
+    effects = [
+        finding["title"] for finding in report["findings"] if explained and finding.get("explained_by") == explained
+    ]
     if effects:
         yield h(
             "p",

@@ -98,6 +98,28 @@ def test_cpu_that_is_missing_without_a_finding_is_a_warning_with_its_likeliest_r
     }[cause]  # fmt: skip
 
 
+def test_what_is_worth_knowing_does_not_stand_in_for_the_verdict() -> None:
+    """A session idle in transaction, for which nobody waits, once made HEALTHY of missing CPU, and of "cannot tell"."""
+    aside = finding("aside", None, "info")
+    rules = [rule for rule in RULES if rule.suspect != "CPU"]
+    short = Scene().run(120, spins=Burst((0.003,), burn=0.012, every=15.0), cause="contention")
+    for scene, said, conclusive in (
+        (short, "got the CPU only 80.0%", True),
+        (Scene(), "Cannot tell yet", False),
+        (Scene().run(120), "Nothing is seen to be held up now", True),
+    ):
+        alone, beside = report(scene, *rules), report(scene, *rules, aside)
+        assert (beside.status, beside.conclusive) == (alone.status, alone.conclusive)
+        assert beside.conclusive is conclusive
+        assert said in beside.verdict
+        assert "nowing" in beside.verdict
+        assert "title of aside: aside." in beside.verdict
+    # One about the CPU is what that of the CPU says.
+    told = report(short, dataclasses.replace(aside, suspect="CPU"))
+    assert (told.status, told.conclusive) == ("pass", True)
+    assert "worth knowing: title of aside" in told.verdict
+
+
 def test_a_freeze_that_no_finding_names_is_not_put_down_to_the_host() -> None:
     scene = Scene().run(60).freeze(6.0).run(15)
     found = report(scene, *(rule for rule in RULES if rule.id != "instance_frozen"))

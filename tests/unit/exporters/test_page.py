@@ -38,9 +38,10 @@ TAGS = {
 VOID = {"meta", "link", "path", "rect", "line"}
 SHORT_OF_CPU = fixed.report("warn", "No cause was found, but work got the CPU only 80% of the time.")
 WORTH_KNOWING = fixed.report("pass", "x", replace(fixed.finding(severity="info"), share=None, stalled_share=None))
+BESIDE_LESS_CPU = replace(WORTH_KNOWING, status="warn")
 REPORTS: dict[str, Report] = {
     "failing": fixed.failing(), "healthy": fixed.healthy(), "blind": fixed.blind(), "short of CPU": SHORT_OF_CPU,
-    "info": WORTH_KNOWING, "no suspects": fixed.report("warn", "x", fixed.finding(severity="warning"), suspects=()),
+    "info": WORTH_KNOWING, "info beside less CPU": BESIDE_LESS_CPU, "no suspects": fixed.report("warn", "x", fixed.finding(severity="warning"), suspects=()),
 }  # fmt: skip
 FORMS: dict[str, Callable[..., bytes]] = {"served": render.served, "file": render.file}
 
@@ -112,6 +113,8 @@ def test_every_report_is_a_whole_document_with_one_headline(report: Report, form
         (fixed.blind(), "UNKNOWN", "Cannot tell yet"),
         (SHORT_OF_CPU, "WARNING", "CPU is missing, and no cause was found"),
         (WORTH_KNOWING, "HEALTHY", "A CPU limit holds the work back"),
+        (BESIDE_LESS_CPU, "WARNING", "CPU is missing, and no cause was found"),
+        (replace(WORTH_KNOWING, conclusive=False), "UNKNOWN", "Cannot tell yet"),
     ],
 )
 def test_the_first_line_is_the_cause_or_what_stands_in_its_place(report: Report, badge: str, headline: str) -> None:

@@ -311,6 +311,27 @@ def test_a_look_needs_no_file_of_settings(monkeypatch: pytest.MonkeyPatch, capsy
     assert len(told.err.splitlines()) == 2
 
 
+@pytest.mark.parametrize(
+    ("report", "code"),
+    [
+        (fixed.healthy(), exits.HEALTHY),
+        (fixed.failing(), exits.FINDINGS),
+        (fixed.report("pass", "worth knowing", fixed.finding(severity="info")), exits.FINDINGS),
+        (fixed.report("warn", "the CPU is missing, and no cause was found"), exits.FINDINGS),
+        (fixed.blind(), exits.CANNOT_TELL),
+    ],
+)
+def test_only_a_report_that_passes_ends_as_healthy(
+    report: Report, code: int, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    async def examine(*_: Any, **__: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        return to_json(report), {}
+
+    monkeypatch.setattr("agent.commands.doctor.examine", examine)
+    assert ended("doctor") == code
+    assert capsys.readouterr().out.startswith("HEALTHY") is (report.status == "pass")
+
+
 def test_a_short_look_says_what_it_was_too_short_for() -> None:
     report = to_json(fixed.blind())
     report["unknown"] = [
