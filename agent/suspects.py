@@ -14,7 +14,7 @@ from agent.history import History
 from agent.report import Finding, Suspect, SuspectState
 from agent.rules.rule import Absent, Judgement, Rule, Unknown
 from agent.verdict import GOOD, LEAST_SPINS, SEVERE
-from agent.views import backlog, unix_sockets
+from agent.views import backlog, blind_spots, unix_sockets
 from agent.views.connections import POSTGRES, REDIS, connections, most_meant, service
 from agent.views.cpu import RUNNING, CpuBreakdown, SpinView
 from agent.views.round_trips import STORES, RoundTrip, asked, round_trips
@@ -111,11 +111,13 @@ def _most_wait(history: History) -> float | None:
 
 def _cpu(history: History, cpu: CpuBreakdown | None, bursts: SpinView) -> _Watch:
     shares = [share for share in (bursts.available, cpu.shares[RUNNING] if cpu else None) if share is not None]
+    unseen = blind_spots.app_limit_unseen(history)
+    aside = " here; a CPU limit of the app's own is not seen" if unseen else ""
     return _Watch(
         bool(shares) or history.latest(SuspensionReading) is not None,
         "wait for the first samples",
-        f"available {min(shares):.0%}" if shares else "",
-        bool(shares) and min(shares) >= GOOD and len(bursts.spins) >= LEAST_SPINS,
+        f"available {min(shares):.0%}{aside}" if shares else "",
+        bool(shares) and min(shares) >= GOOD and len(bursts.spins) >= LEAST_SPINS and not unseen,
     )
 
 

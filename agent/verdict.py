@@ -24,6 +24,7 @@ from agent.report import Finding, Severity, Status, Suspect
 from agent.rules.causal_graph import CausalGraph
 from agent.rules.rule import Judgement, Present, Unknown
 from agent.views.attribution import Causes
+from agent.views.blind_spots import app_limit_unseen
 from agent.views.connections import connections, service
 from agent.views.cpu import CAUSES, RUNNING, CpuBreakdown, SpinView
 from probes.app.pool import PoolReading
@@ -211,10 +212,11 @@ def _of_the_cpu(
     available = min(cpu.shares[RUNNING], bursts.available)
     if available < GOOD and not told:
         return Verdict("warn", _short_of_cpu(cpu, bursts.causes, bursts.available), conclusive=True)
+    here, in_vain = (" from this container", "") if app_limit_unseen(history) else ("", " or the CPU limit")
     return Verdict(
         "pass",
-        f"Nothing takes the CPU away: it was available {available:.1%} of the time whenever it was wanted. "
-        f"Changing the billing mode or the CPU limit will not help.{_looked_at(history, four)}",
+        f"Nothing takes the CPU away{here}: it was available {available:.1%} of the time whenever it was wanted. "
+        f"Changing the billing mode{in_vain} will not help.{_looked_at(history, four)}",
         conclusive=True,
     )
 

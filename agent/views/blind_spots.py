@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from agent.history import History
 from agent.report import CannotSee
+from agent.views import backlog
 from probes.cpu.suspension import SuspensionReading
 from probes.host.cgroup import CgroupReading
 from probes.host.platform import PlatformReading
@@ -26,12 +27,12 @@ _CLOCK = CannotSee(
     Code.CANNOT_COUNT,
 )
 #: Platforms that run an app and its agent in containers of their own, each with a group of its own.
-_OF_CONTAINERS = frozenset({"kubernetes", "ecs", "ecs_fargate"})
+_OF_CONTAINERS = frozenset({"kubernetes", "ecs", "ecs_fargate", "docker"})
 _OTHER_CONTAINERS = CannotSee(
-    "the CPU limits of other containers of this pod or task",
+    "the CPU limits of other containers",
     "each container has its own quota, and this agent sees the one it runs in",
-    "share the PID namespace (Kubernetes: shareProcessNamespace: true, ECS: pidMode task) and set app.process = NAME, or run "
-    "inside the app's container",
+    "share the PID namespace (Kubernetes: shareProcessNamespace: true, ECS: pidMode task, Docker: --pid container:APP) and set "
+    "app.process = NAME, or run inside the app's container",
     Code.UNREACHABLE,
 )
 
@@ -39,6 +40,14 @@ _OTHER_CONTAINERS = CannotSee(
 def cannot_see(history: History) -> tuple[CannotSee, ...]:
     """Everything that is out of sight now."""
     return (*_counters(history), *_own(history), *_targets(history), _CLOCK)
+
+
+def app_limit_unseen(history: History) -> bool:
+    """Whether the app may be in a group whose CPU limit is not read: its container is another one, or nobody knows which."""
+    if backlog.app_group(history) is not None:
+        return False
+    platform = history.latest(PlatformReading)
+    return "app" in history.targets(CgroupReading) or (platform is not None and platform.environment in _OF_CONTAINERS)
 
 
 def _counters(history: History) -> Iterator[CannotSee]:

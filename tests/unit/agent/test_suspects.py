@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from agent.diagnosis import Engine
 from agent.report import AgentSelf, Report
 from agent.rules import RULES
+from probes.host.cgroup import CgroupReading
+from probes.host.platform import Environment
 from probes.logs.reading import BacklogReading
+from probes.reading import Code, NoData
 from probes.sockets.connections import ConnectionsReading
 from tests.unit.agent.rules.database.test_cpu_bound import sample as process
 from tests.unit.agent.rules.database.test_database import QUICK, SLOW, SOCKET, sample, unix
 from tests.unit.agent.rules.database.test_postgres import reading
-from tests.unit.builders import Burst, Scene
+from tests.unit.builders import Burst, Scene, cgroup
 
 
 def told(scene: Scene) -> dict[str, tuple[str, str]]:
@@ -29,6 +34,27 @@ def test_who_is_not_watched_is_not_cleared_and_it_is_said_how_he_would_be() -> N
 
 def test_a_quota_convicts_the_cpu_with_its_share() -> None:
     assert told(Scene().run(60, gap=0.08, cause="quota", limit=0.2))["CPU"] == ("convicted", "80%")
+
+
+@pytest.mark.parametrize("environment", ["kubernetes", "ecs", "ecs_fargate", "docker", "none"])
+@pytest.mark.parametrize("app", ["in no group that is read", "beside the agent", "in a group that is read", "unknown"])
+def test_the_cpu_is_cleared_where_a_limit_of_the_apps_own_would_be_seen(environment: Environment, app: str) -> None:
+    """A sidecar that may not read the app's group once said that a CPU limit would not help, beside an app that it held."""
+    scene = Scene(environment=environment).run(60)
+    if app == "in no group that is read":
+        scene.history.miss(CgroupReading, "app", NoData("permission denied", code=Code.NOT_PERMITTED))
+    elif app == "in a group that is read":
+        scene.history.add(cgroup(scene.clock(), target="app"))
+    elif app == "beside the agent":
+        scene.history.add(dataclasses.replace(process(0.1, own=True), taken=scene.clock()))
+    seen = app in ("beside the agent", "in a group that is read") or (app == "unknown" and environment == "none")
+    assert told(scene)["CPU"] == (
+        ("cleared", "available 100%") if seen
+        else ("unknown", "available 100% here; a CPU limit of the app's own is not seen")
+    )  # fmt: skip
+    verdict = Engine(scene.history, clock=scene.clock).evaluate(AgentSelf("", 0.0, 0.0, 0))[0].verdict
+    assert ("from this container" in verdict) is not seen
+    assert ("or the CPU limit will not help" in verdict) is seen
 
 
 def test_a_cpu_that_is_missing_without_a_finding_is_not_cleared() -> None:
