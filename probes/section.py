@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from probes.setting import AfterValidator, Fault, Faults, Field, Place, Setting, convert
 
-__all__ = ["NAME", "NO_NAME", "AfterValidator", "Faults", "Field", "Preset", "Section", "http_url"]
+__all__ = ["NAME", "NO_NAME", "AfterValidator", "Faults", "Field", "Preset", "Section", "http_url", "named"]
 
 from probes.reading import Stability
 
@@ -24,6 +24,8 @@ Preset = Mapping[str, Any]
 #: The name of a target, which becomes a label.
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 NO_NAME = "is no name: a small letter, then small letters, digits, _ or -, at most 32"
+#: What stands where a name is due is repeated only if it looks like one: a DSN that was given without its name holds a password.
+_LIKE_A_NAME = re.compile(r"[\w .-]{1,64}")
 
 
 class _Fields:
@@ -136,12 +138,25 @@ def _plain(value: Any, mode: str) -> Any:
     return dict(value) if isinstance(value, dict) else value
 
 
+def named(pairs: dict[str, str], name: re.Pattern[str] = NAME, no_name: str = NO_NAME) -> dict[str, str]:
+    """A table as it is.  Raises ValueError for an entry that is no NAME=VALUE, or whose name does not fit, without what may be a secret."""
+    for key, value in pairs.items():
+        if not value:
+            raise ValueError("an entry is no NAME=VALUE; it is not shown, because a secret may stand there")
+        if not name.fullmatch(key):
+            raise ValueError(f"{repr(key) if _LIKE_A_NAME.fullmatch(key) else 'what stands before the ='} {no_name}")
+    return pairs
+
+
 def http_url(text: str) -> str:
-    """An address without credentials, as it is.  Raises ValueError for anything else."""
-    parts = urlsplit(text)  # raises ValueError itself for a broken address
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    """An address without credentials, as it is.  Raises ValueError for anything else, whose text holds no part of it."""
+    if "@" in text:  # not of what urlsplit finds: a password with a #, ? or / in it is no password there
+        raise ValueError("must not hold a user or a password, nor any other @ (%40 in a path)")
+    try:
+        parts = urlsplit(text)
+        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole:
         raise ValueError("must be http://HOST[:PORT]/PATH or https://...")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError("must not hold a user or a password")
-    _ = parts.port  # raises ValueError when out of range
     return text

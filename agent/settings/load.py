@@ -136,11 +136,19 @@ def _sentence(fault: Fault, source: Mapping[str, str]) -> str:
     suffix = f" ({where})" if where else ""
     if fault.unknown:
         return f"{path[:_MOST_SHOWN]}{suffix}: no such setting{_near(fault.place)}"
-    # Never a password: of addresses what stands before the @, of DSN places nothing, because a DSN may stand there.
-    given = "(not shown)" if path.startswith(_SECRET) else re.sub(r"[^/\s'\"]*@", "...@", repr(fault.given))
+    given = "(not shown)" if path.startswith(_SECRET) else _shown(repr(fault.given))
     if len(given) > _MOST_SHOWN:
         given = f"{given[:_MOST_SHOWN]}... ({len(given)} characters)"
     return f"{path[:_MOST_SHOWN]} = {given}{suffix}: {fault.message[0].lower()}{fault.message[1:]}"
+
+
+def _shown(given: str) -> str:
+    """Never a password: of an address nothing that may stand before its last @.  (Of DSN places nothing at all is shown: a DSN may stand there.)"""
+    head, at, host = given.rpartition("@")
+    if not at:
+        return given
+    scheme, slashes, _ = head.partition("//")
+    return f"{scheme}{slashes}...@{host}" if slashes else f"...@{host}"
 
 
 def _near(place: Place) -> str:

@@ -6,12 +6,13 @@ import re
 from typing import Annotated, ClassVar, Literal
 
 from probes.reading import Stability
-from probes.section import AfterValidator, Field, Section, http_url
+from probes.section import AfterValidator, Field, Section, http_url, named
 from probes.store.place import is_place
 
 _LABEL = r"[a-zA-Z_][a-zA-Z0-9_]{0,63}"
 #: A header's name, as RFC 9110 has a token.
-_HEADER = r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}"
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
+_NO_HEADER = "is no header that can be set"
 #: Who sends sets these; another value would end the request in the wrong place.
 _OWN_HEADERS = frozenset(
     {"host", "content-length", "content-type", "content-encoding", "connection", "transfer-encoding"}
@@ -36,15 +37,15 @@ def _page(text: str) -> str:
     return http_url(text) if text else text
 
 
-def _headers(named: dict[str, str]) -> dict[str, str]:
-    for name, place in named.items():
-        if not re.fullmatch(_HEADER, name) or name.lower() in _OWN_HEADERS:
-            raise ValueError(f"{name[:64]!r} is no header that can be set")
+def _headers(headers: dict[str, str]) -> dict[str, str]:
+    for name, place in named(headers, _HEADER, _NO_HEADER).items():
+        if name.lower() in _OWN_HEADERS:
+            raise ValueError(f"{name!r} {_NO_HEADER}")
         if not is_place(place):
             raise ValueError(
                 f"{name}: must be env:VARIABLE or file:PATH, where the value stands: the settings are shown"
             )
-    return named
+    return headers
 
 
 def _labels(named: dict[str, str]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from probes.logs.storage import Backings
 from probes.metrics_page.series import series
 from probes.reading import Stability
 from probes.registration import SLOT_CPU_SECONDS, Context, Planned, Registration
-from probes.section import NAME, NO_NAME, AfterValidator, Field, Preset, Section, http_url
+from probes.section import AfterValidator, Field, Preset, Section, http_url, named
 
 #: CPU of one sample of the app's output, and of some hundred files (measured).
 PIPE_CPU_SECONDS = 0.2e-3
@@ -38,13 +38,11 @@ FIRST_CALL_SECONDS = 30.0
 OWN_SOURCES = ("stdout", "hooks")
 
 
-def _names(named: dict[str, str]) -> dict[str, str]:
-    for name in named:
-        if not NAME.fullmatch(name):
-            raise ValueError(f"{name!r} {NO_NAME}")
+def _names(sources: dict[str, str]) -> dict[str, str]:
+    for name in named(sources):
         if name in OWN_SOURCES:
             raise ValueError(f"{name!r} is the name of a source that is always there")
-    return named
+    return sources
 
 
 def _files(files: dict[str, str]) -> dict[str, str]:

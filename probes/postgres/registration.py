@@ -12,7 +12,7 @@ from probes.postgres.probe import PostgresProbe, PostgresReading
 from probes.postgres.server import PostgresServerProbe, PostgresServerReading
 from probes.reading import Stability
 from probes.registration import Context, Planned, Registration
-from probes.section import NAME, NO_NAME, AfterValidator, Field, Preset, Section
+from probes.section import AfterValidator, Field, Preset, Section, named
 from probes.sockets.registration import app_is_answered
 from probes.store.place import is_place, secret_from
 
@@ -24,9 +24,7 @@ READING_BYTES = 8_000
 
 
 def _targets(targets: dict[str, str]) -> dict[str, str]:
-    for name, place in targets.items():
-        if not NAME.fullmatch(name):
-            raise ValueError(f"{name!r} {NO_NAME}")
+    for name, place in named(targets).items():
         if not is_place(place):
             raise ValueError(f"{name} must be env:VARIABLE or file:PATH, where the DSN is; never the DSN itself")
     return targets

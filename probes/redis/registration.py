@@ -9,7 +9,7 @@ from probes.host.platform import trust_of
 from probes.reading import Probe, Stability
 from probes.redis.reading import RedisReading
 from probes.registration import Context, Planned, Registration
-from probes.section import NAME, NO_NAME, AfterValidator, Field, Preset, Section
+from probes.section import AfterValidator, Field, Preset, Section, named
 from probes.sockets.registration import app_is_answered
 from probes.store.place import is_place
 
@@ -23,9 +23,7 @@ READING_BYTES = 6_000
 def _targets(targets: dict[str, str]) -> dict[str, str]:
     from probes.redis.address import without_password  # noqa: PLC0415 - who watches no Redis does not pay its memory
 
-    for name, place in targets.items():
-        if not NAME.fullmatch(name):
-            raise ValueError(f"{name!r} {NO_NAME}")
+    for name, place in named(targets).items():
         if not is_place(place):
             try:
                 without_password(place)
@@ -37,7 +35,7 @@ def _targets(targets: dict[str, str]) -> dict[str, str]:
 
 
 def _passwords(passwords: dict[str, str]) -> dict[str, str]:
-    for name, place in passwords.items():
+    for name, place in named(passwords).items():
         if not is_place(place):
             raise ValueError(
                 f"{name} must be env:VARIABLE or file:PATH, where the password is; never the password itself"

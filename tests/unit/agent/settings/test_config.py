@@ -332,6 +332,22 @@ def test_a_refused_name_says_what_is_allowed(flag: tuple[str, str], allowed: str
     assert allowed in fault
 
 
+@pytest.mark.parametrize("given", [
+    f"postgresql://u:{SECRET}@h/db", f"postgresql://u:{SECRET}@h/db?a=b", SECRET, f"Authorization: Bearer {SECRET}", f"u:{SECRET}",
+])  # fmt: skip
+@pytest.mark.parametrize("key", ["postgres.targets", "redis.targets", "redis.passwords", "webhook.headers", "logs.metrics_urls"])
+def test_a_secret_that_stands_where_a_name_is_due_is_not_repeated(key: str, given: str) -> None:
+    """STALLSCOPE_POSTGRES__TARGETS=$DATABASE_URL is the first thing that somebody tries."""
+    (fault,) = faults(flags=((key, given),))
+    assert SECRET not in fault or key == "logs.metrics_urls"  # whose own text is shown, and whose addresses hold no password
+    assert "NAME=VALUE" in fault or "what stands before the =" in fault
+
+
+def test_a_name_that_is_none_is_repeated() -> None:
+    (fault,) = faults(flags=(("postgres.targets", "Main DB=env:X"),))
+    assert "'Main DB' is no name" in fault
+
+
 def test_an_unknown_section_in_the_environment_names_the_variable() -> None:
     (fault,) = faults(environ={"STALLSCOPE_HTTPP__LISTEN": "127.0.0.1:1"})
     assert "STALLSCOPE_HTTPP__LISTEN" in fault
@@ -344,9 +360,14 @@ def test_a_metrics_url_must_not_hold_a_user_or_a_password(userinfo: str) -> None
 
 
 @pytest.mark.parametrize("end", ["app:8080/metrics", "app:65536/metrics"])
-def test_a_password_that_is_refused_is_not_repeated(end: str) -> None:
-    told = faults(environ={"STALLSCOPE_REQUESTS__METRICS_URL": f"http://app:{SECRET}@{end}"})
-    assert SECRET not in "".join(told)
+@pytest.mark.parametrize("odd", ["", "#1", "?1", "/1", "'1", '"1', " 1", "@1", "[1"])
+@pytest.mark.parametrize("name", ["REQUESTS__METRICS_URL", "ALERTMANAGER__URLS", "ALERTS__PAGE_URL", "LOGS__METRICS_URLS"])
+def test_a_password_that_is_refused_is_not_repeated(name: str, odd: str, end: str) -> None:
+    """What has a #, ? or / in it is no password to urlsplit, which then says what it took for a port."""
+    for secret in (f"{SECRET}{odd}", f"{odd}{SECRET}"):
+        told = faults(environ={f"STALLSCOPE_{name}": f"http://app:{secret}@{end}"})
+        assert told
+        assert SECRET not in "".join(told)
 
 
 @pytest.mark.parametrize(
