@@ -29,6 +29,9 @@ REQUEST_SECONDS = 10
 #: a byte each.  h11 takes 15 us for such a chunk, so a megabyte of them would hold up the loop for seconds.
 MOST_UNANSWERED_BYTES = 32 * 1024
 MOST_HEAD_BYTES = 16 * 1024
+#: Whose word is taken for who asks (X-Forwarded-For): a proxy beside the agent, whose clients are not on loopback.  Said, as the number
+#: of workers is, because uvicorn else has both from FORWARDED_ALLOW_IPS and WEB_CONCURRENCY, which are the app's: `exec` inherits them.
+PROXIES = "127.0.0.1,::1"
 #: At its end: for those who are being answered.
 FINISH_SECONDS = 2.0
 
@@ -135,7 +138,7 @@ def _uvicorn(app: Any, limits: Limits, meter: Meter) -> Callable[[], Any]:
 
     config = uvicorn.Config(
         meter.application(app), http=Protocol, ws="none", lifespan="off", log_config=None, access_log=False,
-        server_header=False, date_header=False,
+        server_header=False, date_header=False, forwarded_allow_ips=PROXIES, workers=1,
         timeout_keep_alive=int(limits.idle_seconds) or 1, h11_max_incomplete_event_size=limits.head_bytes,
     )  # fmt: skip
     config.load()

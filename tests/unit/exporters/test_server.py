@@ -161,6 +161,23 @@ SENT: dict[str, tuple[bytes, list[int]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(("others", "status"), [(b"", b"204"), (b"X-Forwarded-For: 127.0.0.1, 192.0.2.9\r\n", b"403")])
+def test_who_asks_does_not_hang_on_variables_of_the_app(
+    others: bytes, status: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`exec` inherits them: with * whoever asks could say that it was loopback, and a number that is none ended each request."""
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    monkeypatch.setenv("WEB_CONCURRENCY", "many")
+
+    async def work() -> None:
+        async with serving() as connect:
+            reader, writer = await connect()
+            writer.write(_HEAD + others + b"Content-Length: 16\r\n\r\n" + _BODY)
+            assert (await reader.readline()).split()[1] == status
+
+    in_time(work)
+
+
 @pytest.mark.parametrize("name", SENT)
 def test_whatever_a_client_sends_is_answered_by_the_book_or_not_at_all_and_is_no_news(
     name: str, caplog: pytest.LogCaptureFixture
