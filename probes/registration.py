@@ -95,7 +95,9 @@ class Context:
     socket_inodes: Question[frozenset[int]] = field(default_factory=lambda: Question(frozenset()))
     """The app's connections to the watched ports."""
     app_pids: Question[tuple[int, ...]] = field(default_factory=lambda: Question(()))
-    """The app's processes."""
+    """The app's processes, as many as are watched."""
+    app_all_pids: Question[tuple[int, ...]] = field(default_factory=lambda: Question(()))
+    """Those, and the ones beyond them that the last search found; some may have ended since."""
     pools: Question[Mapping[str, Mapping[str, float]]] = field(default_factory=lambda: Question({}))
     """The app's connection pools, as hooks report them: ``PROCESS/POOL`` to numbers by name."""
     times: Question[Times | None] = field(default_factory=lambda: Question(None))

@@ -154,7 +154,8 @@ class ProcessesProbe:
         self._child, self._root, self._clock = child, root, clock
         self._runtimes: dict[int, Runtime] = {}
         self._owners = Search(root, child, clock)
-        self._left_out, self._because = 0, Unseen("", Code.PARTIAL)
+        self._beyond: tuple[int, ...] = ()
+        self._because = Unseen("", Code.PARTIAL)
         self._own_group: bool | None = None
         self._nobody = NoData(ENDED)
         self._searched = self._due = -math.inf
@@ -187,13 +188,17 @@ class ProcessesProbe:
         seconds = 0.0 if self._taken is None else max(0.0, taken - self._taken)
         self._taken = taken
         return ProcessesReading(
-            taken=taken, seconds=seconds, unseen=unseen, left_out=self._left_out, own_group=self._own_group,
+            taken=taken, seconds=seconds, unseen=unseen, left_out=len(self._beyond), own_group=self._own_group,
             runtimes={sample.stat.name: self._runtimes[pid] for pid, sample in self._last.items()}, **fields,
         )  # fmt: skip
 
     def pids(self) -> tuple[int, ...]:
         """The processes that are watched now: of the owners of connections first who holds most of them."""
         return tuple(self._last)
+
+    def all_pids(self) -> tuple[int, ...]:
+        """These, and those beyond them that the last search found: some may have ended since."""
+        return *self._last, *self._beyond
 
     async def aclose(self) -> None:
         """Nothing is held open."""
@@ -256,8 +261,7 @@ class ProcessesProbe:
         said = not found.pids or found.goes_on  # then those of the round before count, though they may have ended
         self._nobody = NoData(found.because, found.remedy) if said else NoData(ENDED)
         self._because = Unseen("" if found.because.code is Code.NOT_YET else found.because, Code.PARTIAL)
-        self._left_out = max(0, len(found.pids) - MOST_PROCESSES)
-        pids = list(found.pids[:MOST_PROCESSES])
+        pids, self._beyond = list(found.pids[:MOST_PROCESSES]), found.pids[MOST_PROCESSES:]
         guessed = {pid: runtime for pid, runtime in self._runtimes.items() if pid in self._last}
         self._runtimes = {pid: guessed.get(pid) or guess_runtime(self._directory(pid)) for pid in pids}
         self._own_group = self._in_own_group(pids)
@@ -299,4 +303,5 @@ def _make(context: Context) -> ProcessesProbe:
         child=context.child_pid, root=context.root,
     )  # fmt: skip
     context.app_pids.let(probe.pids)
+    context.app_all_pids.let(probe.all_pids)
     return probe

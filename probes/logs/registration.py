@@ -167,7 +167,7 @@ def _output_and_files(context: Context) -> Iterator[Planned]:
 
 
 def _pipe(context: Context, backings: Backings) -> PipeProbe:
-    probe = PipeProbe(context.app_pids, backings=backings, root=context.root)
+    probe = PipeProbe(context.app_all_pids, backings=backings, root=context.root)
     context.each_second.append(probe.sample)
     return probe
 

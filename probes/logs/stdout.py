@@ -45,14 +45,15 @@ from probes.record import dataclass
 from probes.rights import ITS_DESCRIPTORS, REFUSED
 
 STREAMS = {1: "stdout", 2: "stderr"}
-#: Processes that are looked at.
-MOST_PROCESSES = 16
+#: Processes that are looked at; most of an app's hold the same pipe.
+MOST_PROCESSES = 64
 #: Pipes and sockets that are sampled between two slots.
 MOST_SAMPLED = 8
 
 _WAITING_IN = {"pipe": ("pipe_write",), "socket": ("sock_alloc_send_pskb", "sk_stream_wait_memory")}
 _NULL_DEVICE = os.makedev(1, 3)
 _REFUSED = f"the descriptors of process {{}} may not be looked at: {REFUSED}"
+_BEYOND = "the app has {} processes: the descriptors of {} are looked at"
 _NOT_TOLD = "the kernel knows the bytes in a pipe or a socket, not the entries, their age, or where they came from"
 _HIDDEN = Unseen(
     "the kernel does not show where the app's threads sleep (/proc/PID/task/TID/wchan)", Code.NOT_PERMITTED
@@ -100,7 +101,10 @@ class PipeProbe:
         """Measure once.  Raises NoData when no process can be seen, or none may be looked at."""
         self._unseen = {}
         ends: dict[tuple[int, int], _End] = {}
-        for pid in sorted(self._pids())[:MOST_PROCESSES]:
+        pids = sorted(self._pids())
+        if len(pids) > MOST_PROCESSES:
+            self._unseen["waiting_bytes"] = Unseen(_BEYOND.format(len(pids), MOST_PROCESSES), Code.PARTIAL)
+        for pid in pids[:MOST_PROCESSES]:
             for number in STREAMS:
                 self._sample_descriptor(pid, number, ends)
         if not ends:

@@ -16,6 +16,7 @@ from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknow
 from agent.views import backlog
 from probes.logs.reading import BacklogReading
 from probes.reading import Code
+from probes.rights import ITS_DESCRIPTORS
 
 SPAN = 60.0
 FULL = Threshold("time in which the pipe is full, at least", 0.1, "ratio", "a request that logs ten lines meets it")
@@ -30,6 +31,7 @@ SLOTS = Threshold(
 )
 ALWAYS = Threshold("time in which the pipe is full, critical from", 0.9, "ratio", "the writer hardly gets on")
 SURE = measured(16, 16)
+FEWER = "name the one that logs: app.process, or app.pid"
 
 
 def _judge(history: History) -> Judgement:
@@ -43,11 +45,16 @@ def _judge(history: History) -> Judgement:
         missing = history.why_missing(BacklogReading, SPAN, backlog.STDOUT)
         return Unknown(*missing.otherwise("it has not been sampled yet"))
     found = [q for q in backlog.queues(history, SPAN) if q.kind in backlog.PIPES]
-    if not found:
-        latest = history.window(BacklogReading, SPAN, backlog.STDOUT)[-1]
+    latest = history.window(BacklogReading, SPAN, backlog.STDOUT)[-1]
+    gap = latest.unseen.get("waiting_bytes")
+    not_all = (
+        gap is not None and gap.code is not Code.NOT_APPLICABLE
+    )  # a process that is not looked at, beside those that are
+    gaps = [Unknown(gap, FEWER if gap.code is Code.PARTIAL else ITS_DESCRIPTORS, gap.code)] if gap and not_all else []
+    if not found and not gaps:
         kinds = ", ".join(f"{queue} is a {kind}" for queue, kind in sorted(latest.kinds.items()))
         return Absent(f"the app writes to no pipe: {kinds or 'its streams are closed'}")
-    return targets.worst_of(map(_pipe, found)) or Unknown("no pipe has been seen", code=Code.NOT_YET)
+    return targets.worst_of([*map(_pipe, found), *gaps]) or Unknown("no pipe has been seen", code=Code.NOT_YET)
 
 
 def _pipe(queue: backlog.Backlog) -> Judgement:

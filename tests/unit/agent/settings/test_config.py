@@ -335,11 +335,15 @@ def test_a_refused_name_says_what_is_allowed(flag: tuple[str, str], allowed: str
 @pytest.mark.parametrize("given", [
     f"postgresql://u:{SECRET}@h/db", f"postgresql://u:{SECRET}@h/db?a=b", SECRET, f"Authorization: Bearer {SECRET}", f"u:{SECRET}",
 ])  # fmt: skip
-@pytest.mark.parametrize("key", ["postgres.targets", "redis.targets", "redis.passwords", "webhook.headers", "logs.metrics_urls"])
+@pytest.mark.parametrize(
+    "key", ["postgres.targets", "redis.targets", "redis.passwords", "webhook.headers", "logs.metrics_urls"]
+)
 def test_a_secret_that_stands_where_a_name_is_due_is_not_repeated(key: str, given: str) -> None:
     """STALLSCOPE_POSTGRES__TARGETS=$DATABASE_URL is the first thing that somebody tries."""
     (fault,) = faults(flags=((key, given),))
-    assert SECRET not in fault or key == "logs.metrics_urls"  # whose own text is shown, and whose addresses hold no password
+    assert (
+        SECRET not in fault or key == "logs.metrics_urls"
+    )  # whose own text is shown, and whose addresses hold no password
     assert "NAME=VALUE" in fault or "what stands before the =" in fault
 
 
@@ -361,7 +365,9 @@ def test_a_metrics_url_must_not_hold_a_user_or_a_password(userinfo: str) -> None
 
 @pytest.mark.parametrize("end", ["app:8080/metrics", "app:65536/metrics"])
 @pytest.mark.parametrize("odd", ["", "#1", "?1", "/1", "'1", '"1', " 1", "@1", "[1"])
-@pytest.mark.parametrize("name", ["REQUESTS__METRICS_URL", "ALERTMANAGER__URLS", "ALERTS__PAGE_URL", "LOGS__METRICS_URLS"])
+@pytest.mark.parametrize(
+    "name", ["REQUESTS__METRICS_URL", "ALERTMANAGER__URLS", "ALERTS__PAGE_URL", "LOGS__METRICS_URLS"]
+)
 def test_a_password_that_is_refused_is_not_repeated(name: str, odd: str, end: str) -> None:
     """What has a #, ? or / in it is no password to urlsplit, which then says what it took for a port."""
     for secret in (f"{SECRET}{odd}", f"{odd}{SECRET}"):

@@ -18,7 +18,7 @@ from probes.logs.pipe_times import BREAK_SECONDS, FullTimes
 from probes.logs.reading import BacklogReading
 from probes.logs.stdout import MOST_PROCESSES, MOST_SAMPLED, PipeProbe
 from probes.logs.storage import TMPFS, Backings, fs_type
-from probes.reading import NoData
+from probes.reading import Code, NoData
 from tests.unit.builders import FakeClock
 
 CAPACITY = 65536
@@ -233,7 +233,17 @@ def test_a_descriptor_that_cannot_be_looked_at_is_said_and_the_others_are_read(t
 def test_no_more_processes_are_looked_at_than_agreed(tree: Tree) -> None:
     for pid in range(1, MOST_PROCESSES + 10):
         tree.process(pid, tree.pipe(f"p{pid}", 1))
-    assert tree.read().waiting_bytes == {"stdout": MOST_PROCESSES}
+    reading = tree.read()
+    assert reading.waiting_bytes == {"stdout": MOST_PROCESSES}
+    assert (reading.unseen["waiting_bytes"], reading.unseen["waiting_bytes"].code) == (
+        f"the app has {MOST_PROCESSES + 9} processes: the descriptors of {MOST_PROCESSES} are looked at", Code.PARTIAL,
+    )  # fmt: skip
+
+
+def test_of_as_many_as_agreed_nothing_is_missed(tree: Tree) -> None:
+    for pid in range(1, MOST_PROCESSES + 1):
+        tree.process(pid, tree.pipe(f"p{pid}", 1))
+    assert "waiting_bytes" not in tree.read().unseen
 
 
 def test_nothing_stays_open(tree: Tree) -> None:

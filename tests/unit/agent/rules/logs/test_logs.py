@@ -37,6 +37,8 @@ STREAM = Loggers(7, "python", known=("StreamHandler",), elsewhere=("ssl",))
 SENDS = Loggers(7, "node", elsewhere=("http", "tcp"))
 UNREAD = Loggers(7, "node", known=("winston",), unread=("winston's LokiTransport",))
 #: What a look at one queue told: numbers by field, as functions of the seconds since the first look.
+HIDDEN = Unseen("the descriptors of process 9 may not be looked at", Code.NOT_PERMITTED)
+TOO_MANY = Unseen("the app has 70 processes", Code.PARTIAL)
 Numbers = Mapping[str, Callable[[float], float] | float]
 
 
@@ -53,7 +55,7 @@ class Logs:
         self, seconds: float = 60.0, *, kind: str = "google-cloud-logging", source: str = "hooks", queue: str = "orders/log",
         backing: Backing | None = MEMORY, unit: str = "", lost: Mapping[str, float] | None = None,
         silent: Mapping[str, float] | None = None, loggers: Loggers | None = None, unheard: float = 0.0,
-        left_out: int = 0, overflowed: float = 0.0, **numbers: Any,
+        left_out: int = 0, overflowed: float = 0.0, unseen: Unseen | None = None, **numbers: Any,
     ) -> Logs:  # fmt: skip
         """Look at one queue for so long; of each number a value, or a function of the seconds since the start."""
         for _ in range(round(seconds / 10)):
@@ -67,7 +69,7 @@ class Logs:
                     taken=now,
                     before=now - 10.0,
                     otherwise="",
-                    unseen={},
+                    unseen={} if unseen is None else {"waiting_bytes": unseen},
                     lost_at_exit=lost,
                     silent_entries=silent,
                     loggers={"orders": loggers} if loggers is not None else {},
@@ -196,6 +198,9 @@ SCENES: dict[tuple[str, str], tuple[Callable[[], Logs], type]] = {
     ("log_pipe_blocked", "nobody reads it any more"): (lambda: _pipe(backing=None), Unknown),
     ("log_pipe_blocked", "it may not be looked at"): (lambda: Logs().silent("stdout", "another user's"), Unknown),
     ("log_pipe_blocked", "it is not looked at"): (growing, Unknown),
+    ("log_pipe_blocked", "one is taken, another may not be looked at"): (lambda: _pipe(unseen=HIDDEN, full=0.0, blocked=0.0), Unknown),
+    ("log_pipe_blocked", "one is full, another may not be looked at"): (lambda: _pipe(unseen=HIDDEN, full=1.0, blocked=1.0), Present),
+    ("log_pipe_blocked", "one is a file, and there are more than are looked at"): (lambda: _pipe(unseen=TOO_MANY, kind="file"), Unknown),
     ("log_files_in_memory", "large"): (lambda: _files(waiting_bytes=200 * MB), Present),
     ("log_files_in_memory", "small and fast"): (lambda: _files(waiting_bytes=grows(5e5)).at_once().memory(60, used=grows(5e5, 100 * MB)), Present),
     ("log_files_in_memory", "deleted and held open"): (lambda: _files(waiting_bytes=0.0, deleted_bytes=200 * MB), Present),

@@ -360,6 +360,9 @@ def test_of_many_processes_eight_are_watched_and_the_rest_is_counted(tmp_path: P
         scene.process(pid, "web")
     reading = scene.read()
     assert (reading.processes, reading.left_out) == ({"web": MOST_PROCESSES}, 15 - MOST_PROCESSES)
+    assert (
+        set(scene.probe.pids()) < set(scene.probe.all_pids()) == set(range(60, 75))
+    )  # of whom the output is looked at
 
 
 def test_the_search_is_rare_and_sooner_when_one_is_gone(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
