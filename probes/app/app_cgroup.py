@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from probes.app.processes import ENDED, ProcessesReading, are_watched
+from probes.app.processes import ProcessesReading, are_watched
 from probes.app.search import App, Found, chosen, has_name
 from probes.host.cgroup import CgroupProbe, CgroupReading
 from probes.host.demand import DemandProbe, DemandReading
 from probes.host.platform import in_gvisor
 from probes.host.registration import Cgroup, counts, demand_plan
 from probes.kernel_files import read_text
-from probes.reading import NoData, Probe, Reading
+from probes.reading import NoData, Probe, Reading, Unseen
 from probes.registration import Context, Planned, Registration
 
 
@@ -50,7 +50,7 @@ class OfAppProbe:
 def probes(context: Context) -> Iterator[Planned]:
     """The groups of the process that the settings name; else of the connections' owners, once they are seen to be others."""
     app, root = context.settings(App), context.root
-    find, still, when = lambda: Found(context.app_pids(), ENDED), lambda pid: is_of_the_first(context, pid), None
+    find, still, when = lambda: _owners(context), lambda pid: is_of_the_first(context, pid), None
     if app.process or app.pid:
         find = lambda: chosen(root, app.process, app.pid, context.child_pid())  # noqa: E731
         still = lambda pid: bool(app.pid) or has_name(root, pid, app.process)  # noqa: E731
@@ -73,6 +73,12 @@ def _counted(context: Context) -> bool:
     """Whether the throttled periods of the app's group are read, although the agent's own are not."""
     latest = context.latest(CgroupReading, OfAppProbe.target)
     return latest is not None and latest.throttled_seconds is not None and not in_gvisor(context)
+
+
+def _owners(context: Context) -> Found:
+    """Of the connections, as the probe of the processes has them, or its reason."""
+    missing = context.app_missing()
+    return Found(context.app_pids(), Unseen(missing.because, missing.code), missing.remedy)
 
 
 def is_of_the_first(context: Context, pid: int) -> bool:

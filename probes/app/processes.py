@@ -196,6 +196,10 @@ class ProcessesProbe:
         """The processes that are watched now: of the owners of connections first who holds most of them."""
         return tuple(self._last)
 
+    def missing(self) -> NoData:
+        """Why there is none."""
+        return self._nobody
+
     def all_pids(self) -> tuple[int, ...]:
         """These, and those beyond them that the last search found: some may have ended since."""
         return *self._last, *self._beyond
@@ -304,4 +308,5 @@ def _make(context: Context) -> ProcessesProbe:
     )  # fmt: skip
     context.app_pids.let(probe.pids)
     context.app_all_pids.let(probe.all_pids)
+    context.app_missing.let(probe.missing)
     return probe

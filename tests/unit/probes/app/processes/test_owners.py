@@ -12,13 +12,16 @@ import pytest
 
 from agent.app import Agent
 from agent.settings.load import Config
+from probes.app import app_cgroup
 from probes.app import search as process_search
 from probes.app.app_cgroup import OfAppProbe, is_of_the_first
 from probes.app.processes import SEARCH_AGAIN_SECONDS, SEARCH_SECONDS, ProcessesProbe, ProcessesReading
-from probes.app.search import chosen, has_name
+from probes.app.search import App, chosen, has_name
 from probes.host.cgroup import CgroupProbe
+from probes.host.registration import Cgroup, Demand
 from probes.reading import NoData
 from probes.registration import Context
+from probes.sockets.registration import Connections
 from tests.unit.fake_kernel import FakeKernel, FakeProcess
 from tests.unit.probes.app.processes.conftest import AGENT, BETWEEN, Scene, find
 
@@ -228,6 +231,22 @@ def test_the_apps_cgroup_is_followed_to_who_has_become_the_first_and_kept_while_
     assert is_of_the_first(context, 61), "a worker of the same container"
     pids[0] = (62,)
     assert not is_of_the_first(context, 61)
+
+
+def test_why_no_group_of_the_apps_is_read_is_what_the_search_for_its_processes_says(scene: Scene) -> None:
+    """Beside a search that had not found the new owners yet it said that the app had ended, while it ran."""
+    context = Context(
+        {App: App(), Connections: Connections(ports=(5432,)), Cgroup: Cgroup(), Demand: Demand()}, root=scene.fake.root
+    )
+    context.app_pids.let(scene.probe.pids)
+    context.app_missing.let(scene.probe.missing)
+    probe = next(iter(app_cgroup.probes(context))).make()
+    for _ in range(2):
+        said = scene.nothing(SEARCH_SECONDS)
+        with pytest.raises(NoData) as caught:
+            asyncio.run(probe.read())
+        assert (caught.value.because, caught.value.remedy, caught.value.code) == (said.because, said.remedy, said.code)
+        assert "have ended" not in said.because
 
 
 def test_a_process_in_the_agents_own_group_shares_its_limit(scene: Scene) -> None:
