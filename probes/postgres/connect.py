@@ -14,7 +14,7 @@ from typing import Final
 from probes.own_connections import OwnConnections
 from probes.postgres.addresses import Address, addresses
 from probes.postgres.dsn import parse
-from probes.postgres.failures import NEAREST, failure
+from probes.postgres.failures import NEAREST, NotLetIn, at_login, failure
 from probes.postgres.link import Link
 from probes.store.failures import SILENT, LinkFailed
 from probes.store.look_up import LookUp, look_up
@@ -34,8 +34,8 @@ async def connect(
 ) -> Link:  # fmt: skip
     """Open a connection within about ``seconds``, noting what each phase took, and in ``own`` each that is begun.  Raises LinkFailed.
 
-    A pooler that refuses ``options`` is asked again without: its sessions are shared, and no setting of ours may stay in
-    them.
+    Poolers refuse ``options``, each in its own words, because their sessions are shared and no setting of ours may stay in
+    them: where the login is refused for a reason that is not known, it is tried once more without.
     """
     phases = dict.fromkeys(PHASES, 0.0)
     end = time.monotonic() + seconds
@@ -80,8 +80,8 @@ async def _open_anyhow(
 ) -> Link:
     try:
         return await _open(address, application, options, phases, own)
-    except LinkFailed as fault:
-        if not options or fault.reason != "options":
+    except NotLetIn:
+        if not options:
             raise
     return await _open(address, application, "", phases, own)
 
@@ -115,10 +115,7 @@ async def _open(
                 break
             phase = _phase(connection.status, phase)
             await ready(connection.socket, writing=poll == pq.PollingStatus.WRITING)
-        text = connection.error_message.decode("utf-8", "replace")
-        if options and "unsupported startup parameter" in text:
-            raise LinkFailed("options", "the pooler does not take options", "")
-        raise failure(text)
+        raise at_login(connection.error_message.decode("utf-8", "replace"))
     except Error as error:
         connection.finish()
         raise failure(str(error)) from None
