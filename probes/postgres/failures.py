@@ -32,12 +32,14 @@ FAILURES: Final[tuple[tuple[tuple[str, ...], str, str, str], ...]] = (
     (("too many clients", "remaining connection slots", "too many connections", "no more connections", "connections exceeded", "connections reached", "clients reached"), "too many connections", "the server has no connection slot left", "look who holds them; a pooler; a larger max_connections"),
     (("server login", "server down", "cannot connect to server", "waiting to acquire", "connect to compute node"),
      "no server", "the pooler answers, and has no server behind it that does", "look at the server, and at the pooler's log"),
-    (("SSL", "TLS"), "tls", "no encrypted connection could be agreed on", "set sslmode as the app has it"),
     (("starting up", "shutting down", "recovery mode", "not yet accepting", "not accepting connections"), "starting", "the server is starting, stopping or recovering", "wait; look at its log"),
     (("unreachable", "No route to host", "Cannot assign requested address"), "no route", "no route leads to this address", "check the address, and the routes of this container"),
     (("Connection refused", "No such file"), "refused", "nothing listens at this address", "check host and port; is the server running?"),
     (("timeout", "timed out"), SILENT, "the server did not answer in time", "is the host up, and the port open in every firewall between?"),
-    (("closed the connection", "terminating connection", "reset by peer", "server closed", "EOF"), "closed", "the connection was closed by the other side", "look at the server's log, or at the proxy's"),
+    (("closed the connection", "terminating connection", "reset by peer", "server closed", "closed unexpectedly", "EOF", "unexpected eof", "SSL SYSCALL"),
+     "closed", "the connection was closed by the other side", "look at the server's log, or at the proxy's"),
+    # Behind all that an encrypted connection ends in: those texts name its layer too.
+    (("SSL", "TLS"), "tls", "no encrypted connection could be agreed on", "set sslmode as the app has it"),
 )  # fmt: skip
 #: What stands nearest to the server comes first: of several addresses the one that got there tells most.
 NEAREST: Final = ("starting", "no server", "other role", "closed", "other", SILENT, "refused", "no route", "dns")

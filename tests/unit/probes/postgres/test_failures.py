@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from probes.postgres.failures import NotLetIn, at_login, failure
+from probes.postgres.failures import NEAREST, NotLetIn, at_login, failure
 from probes.store.failures import OWN_FAULT
 
 SECRET = "s3cr3t"  # noqa: S105
@@ -51,6 +51,31 @@ def test_a_server_that_answers_in_unknown_words_is_there_and_does_not_let_the_ag
     assert isinstance(fault, NotLetIn)
     assert fault.reason in OWN_FAULT
     assert SECRET not in fault.because + fault.remedy
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("SSL error: unexpected eof while reading\n", "closed"),
+        ("SSL connection has been closed unexpectedly\n", "closed"),
+        ("SSL SYSCALL error: EOF detected\n", "closed"),
+        ("SSL SYSCALL error: Connection reset by peer\n", "closed"),
+        ("SSL SYSCALL error: Broken pipe\n", "closed"),
+        ("SSL SYSCALL error: Connection timed out\n", "timeout"),
+        ("FATAL:  terminating connection due to administrator command\nSSL error: unexpected eof while reading\n", "closed"),
+        ("FATAL:  the database system is shutting down\nSSL connection has been closed unexpectedly\n", "starting"),
+        ("SSL error: certificate verify failed\n", "tls"),
+        ("SSL error: tlsv13 alert certificate required\n", "tls"),
+        ("SSL error: tlsv1 alert unknown ca\n", "tls"),
+        ("SSL error: wrong version number\n", "tls"),
+        ("server does not support SSL, but SSL was required\n", "tls"),
+        ("received invalid response to SSL negotiation: H\n", "tls"),
+        ("FATAL:  SSL required\n", "tls"),
+    ],
+)  # fmt: skip
+def test_the_end_of_an_encrypted_connection_is_no_fault_of_its_encryption(said: str, reason: str) -> None:
+    assert failure(said).reason == at_login(said).reason == reason
+    assert (reason in NEAREST) is (reason != "tls"), "the next host may be up"
 
 
 def test_words_that_no_server_has_said_are_no_answer() -> None:
