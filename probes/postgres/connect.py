@@ -2,14 +2,15 @@
 
 An address that refuses, does not answer or holds another kind of server makes room for the next; a server that does not
 accept this user ends the search, as in libpq.  The time is shared out: an address that swallows everything takes its
-part of it and no more.
+part of it and no more.  One that answers may go on: a login over TLS takes seven ways there and back, and of a server
+some way off behind a name with several addresses no part is long enough for all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
 from probes.own_connections import OwnConnections
 from probes.postgres.addresses import Address, addresses
@@ -26,6 +27,19 @@ SECONDS: Final = 5.0
 _SILENT = LinkFailed(
     SILENT, "the server did not answer in time", "is the host up, and the port open in every firewall between?"
 )
+
+
+class _Patience(NamedTuple):
+    """How long an address is listened to."""
+
+    silence: float
+    """Seconds without a sign of life: its part of the time."""
+    end: float
+    """Of all addresses together, monotonic seconds."""
+
+    def left(self) -> float:
+        """Seconds until it is over, unless there is a sign of life."""
+        return min(self.silence, self.end - time.monotonic())
 
 
 async def connect(
@@ -50,9 +64,9 @@ async def connect(
         else:
             tried += 1
             remotes += (remote for remote in address.remotes if remote not in remotes)
+            patience = _Patience((end - time.monotonic()) / (address.left + 1), end)
             try:
-                async with asyncio.timeout((end - time.monotonic()) / (address.left + 1)):
-                    link = await _open_anyhow(address, application, options, phases, own or OwnConnections())
+                link = await _open_anyhow(address, application, options, phases, own or OwnConnections(), patience)
                 link.phases, link.remotes = phases, address.remotes
                 return link
             except TimeoutError:
@@ -76,18 +90,18 @@ def _worst(faults: list[LinkFailed], remotes: list[tuple[str, int]], tried: int)
 
 
 async def _open_anyhow(
-    address: Address, application: str, options: str, phases: dict[str, float], own: OwnConnections
+    address: Address, application: str, options: str, phases: dict[str, float], own: OwnConnections, patience: _Patience
 ) -> Link:
     try:
-        return await _open(address, application, options, phases, own)
+        return await _open(address, application, options, phases, own, patience)
     except NotLetIn:
         if not options:
             raise
-    return await _open(address, application, "", phases, own)
+    return await _open(address, application, "", phases, own, patience)
 
 
 async def _open(
-    address: Address, application: str, options: str, phases: dict[str, float], own: OwnConnections
+    address: Address, application: str, options: str, phases: dict[str, float], own: OwnConnections, patience: _Patience
 ) -> Link:
     from probes.postgres.libpq import Error, pq  # noqa: PLC0415 - memory that only a watched database is worth
 
@@ -114,7 +128,8 @@ async def _open(
             if poll == pq.PollingStatus.FAILED:
                 break
             phase = _phase(connection.status, phase)
-            await ready(connection.socket, writing=poll == pq.PollingStatus.WRITING)
+            async with asyncio.timeout(patience.left()):
+                await ready(connection.socket, writing=poll == pq.PollingStatus.WRITING)
         raise at_login(connection.error_message.decode("utf-8", "replace"))
     except Error as error:
         connection.finish()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import pytest
@@ -36,8 +36,9 @@ async def startup(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(size - 4)
 
 
-def opened(talk: Talk, options: str = "") -> str:
-    """Open a connection to a server that does this with each; returns the reason why it was not, "" where it was."""
+def opened(talk: Talk, options: str = "", addresses: int = 1, seconds: float = PATIENCE) -> str:
+    """Open a connection to a server behind so many addresses, which does this with each; returns the reason why it was not, "" where it was."""
+    found = [f"127.0.0.{number}" for number in range(1, addresses + 1)]
     talks: set[asyncio.Task[None] | None] = set()
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -49,11 +50,14 @@ def opened(talk: Talk, options: str = "") -> str:
         with suppress(OSError):
             await writer.wait_closed()
 
+    async def find(_host: str, _port: int) -> Sequence[str]:
+        return found
+
     async def run() -> str:
-        server = await asyncio.start_server(one, "127.0.0.1", 0)
+        server = await asyncio.start_server(one, "0.0.0.0", 0)
         try:
-            dsn = f"postgresql://u:p@127.0.0.1:{server.sockets[0].getsockname()[1]}/d?sslmode=disable"
-            (await connect(dsn, application="test", options=options, seconds=PATIENCE)).close()
+            dsn = f"postgresql://u:p@db.example:{server.sockets[0].getsockname()[1]}/d?sslmode=disable"
+            (await connect(dsn, application="test", options=options, seconds=seconds, find=find)).close()
         except LinkFailed as fault:
             return fault.reason
         finally:
@@ -109,3 +113,32 @@ def test_who_is_not_let_in_asks_once_more_only_where_the_reason_is_not_known(
 
     assert opened(talk, "-c statement_timeout=1") == reason
     assert len(asked) == times
+
+
+def test_a_server_some_way_off_behind_several_addresses_is_listened_to_while_it_answers() -> None:
+    """Longer than an address's part of the time, which is a second; what it says comes in pieces, none of them late."""
+    came: list[int] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await startup(reader)
+        came.append(0)
+        said = [message(b"S", b"name\0value\0")] * 5
+        for piece in (WELCOME[:9], *said, WELCOME[9:]):
+            await asyncio.sleep(0.25)
+            writer.write(piece)
+
+    assert opened(talk, addresses=4, seconds=4.0) == ""
+    assert len(came) <= 2, "the first, unless this machine stood still"
+
+
+@pytest.mark.parametrize("answers", [0, 1])
+def test_an_address_that_falls_silent_takes_its_part_of_the_time_and_no_more(answers: int) -> None:
+    came: list[int] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await startup(reader)
+        came.append(0)
+        writer.write(WELCOME if len(came) > 1 else WELCOME[: 9 * answers])
+
+    assert opened(talk, addresses=2, seconds=1.0) == ""
+    assert len(came) == 2
