@@ -153,8 +153,6 @@ def faster_storage(history: History) -> tuple[str, ...]:
 
 def outside(history: History) -> tuple[str, ...]:
     """How to get CPU that the host takes from this machine."""
-    if place.is_cloud_run_service(history):
-        return instance_billing(history)
     if platform_here(history).sizes:
         return raise_cpu(history)
     return (

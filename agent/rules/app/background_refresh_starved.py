@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from agent.history import History
 from agent.report import Advice, Evidence, Severity
-from agent.rules import raising
 from agent.rules.confidence import not_measured
+from agent.rules.cpu import cpu_throttled_between_requests
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import place
 from agent.views.attribution import suspended_share
@@ -99,7 +99,7 @@ def _weigh(history: History, seen: Sequence[_Seen], idle: Sequence[Late]) -> Jud
         ),
         Evidence(f"the CPU was gone for {gone:.0%} of that time", gone, "ratio"),
     )  # fmt: skip
-    cloud = raising.instance_billing(history) if place.is_cloud_run_service(history) else ()
+    cloud = cpu_throttled_between_requests.billing_lines(history)
     advice = Advice(
         ADVICE, (*cloud, *CHANGES), "instance-based billing charges for idle time too" if cloud else "",
         "a longer time-out of the exporter; another region of the token's service: they were never asked in time",

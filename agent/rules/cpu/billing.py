@@ -14,7 +14,6 @@ from agent.report import Advice, Evidence
 from agent.rules import raising
 from agent.rules.confidence import measured
 from agent.rules.cpu import after_response
-from agent.rules.cpu.limit_clock import MIXED
 from agent.rules.rule import Absent, Judgement, Threshold, Unknown
 from agent.views import place
 from agent.views.attribution import attribute, suspended_share
@@ -69,6 +68,8 @@ MOST_USE = Threshold(
     "the kernel hands out quota in slices",
 )
 NO_REASON = Missing()
+#: What gaps do that neither prove a limit nor rule one out.
+MIXED = "end at one phase of a period too seldom for a limit alone and too often for other work alone"
 WAIT = "wait half a minute: the agent's next probes show whether a limit has a clock here"
 ADVICE = "Keep the CPU allotted outside requests, or do no work there."
 #: Scenarios with a signal of requests, those in which the billing mode is innocent among them.

@@ -145,9 +145,11 @@ def _judge(history: History) -> Judgement:
     if use is not None and not own and 1 - idle - use < OTHERS.value:
         why = f"{evidence[0].text}, and nobody but the app uses these CPUs: in bursts it fills them, and whether its own threads wait for each other is not known by a probe, which is one thread more"
         return Unknown(why, "run delay of the app's threads: schedstat in /proc/PID/task/TID", Code.CANNOT_COUNT)
+    # On a platform with sizes the limit is the machine's size, which is advised.
+    or_limit = "" if raising.platform_here(history).sizes else " or raising a CPU limit"
     advice = Advice(
         OWN_ADVICE if own else ADVICE if use is not None else EITHER_ADVICE, _changes(history, own), "more CPU reserved or billed",
-        "changing the billing mode or raising a CPU limit: no limit is the cause",
+        f"changing the billing mode{or_limit}: no limit is the cause",
     )  # fmt: skip
     return Present("warning", by_kernel(history, PLAIN, GUEST), place.scope(history), evidence, advice, share=share)
 

@@ -17,6 +17,7 @@ from agent.report import Advice, Evidence, Scope, Severity
 from agent.rules import raising, targets
 from agent.rules.confidence import Confidence, by_kernel, measured
 from agent.rules.cpu import limit_clock
+from agent.rules.cpu.billing import MIXED
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import backlog, place
 from agent.views.comb import releases
@@ -97,7 +98,7 @@ def _judge(history: History) -> Judgement:
         )
         return Absent(why, (Evidence(why, float(seen.off_the_clock)),))
     if isinstance(counted, Absent) and seen.neither and _uncounted(history) >= UNTOLD.value:
-        why = f"{counted.because}; but {seen.ends} gaps that nothing here counts {limit_clock.MIXED}"
+        why = f"{counted.because}; but {seen.ends} gaps that nothing here counts {MIXED}"
         return Unknown(why, "look for a limit on the machine that this one runs on", Code.CANNOT_COUNT)
     return counted
 

@@ -11,6 +11,7 @@ from agent.report import Advice, Evidence, Severity
 from agent.rules import raising
 from agent.rules.causal_graph import Case
 from agent.rules.confidence import measured
+from agent.rules.cpu import cpu_throttled_between_requests
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import place
 from agent.views.comb import uncounted_limit
@@ -65,9 +66,11 @@ def _judge(history: History) -> Judgement:
     late = cpu.late * felt / cpu.suspended if felt else 0.0
     counted = cpu.counted >= SHARE.value
     if (felt >= SHARE.value and (late >= LATE.value or (counted and cpu.seconds >= STARTED.value))) or len(hits) >= 2:
+        changes = cpu_throttled_between_requests.billing_lines(history) or raising.outside(history)
+        inside = "" if raising.platform_here(history).sizes else "raising a CPU limit inside this machine, "
         advice = Advice(
-            ADVICE, raising.outside(history), "a larger or dedicated machine costs more",
-            "raising a CPU limit inside this machine, tuning the database, or more replicas on the same host",
+            ADVICE, changes, "a larger or dedicated machine costs more",
+            f"{inside}tuning the database, or more replicas on the same host",
         )  # fmt: skip
         # What only the agent's own spins met has slowed nobody yet: it is no emergency.
         severity: Severity = "critical" if felt >= SEVERE.value else "warning"

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent.history import History, Missing
+from agent.history import History, Missing, once
 from agent.report import Evidence
+from agent.rules import raising
 from agent.rules.confidence import by_kernel, not_measured
 from agent.rules.cpu import after_response
 from agent.rules.cpu.billing import (
@@ -111,6 +112,16 @@ CROWDED = not_measured(
 UNCOMPARED = not_measured(0.7, "no request to compare with, on Cloud Run", "with a signal and no request yet")
 
 
+def billing_lines(history: History) -> tuple[str, ...]:
+    """How to change the billing mode, beside a finding that it may be behind; none where that is ruled out: here, or because no limit made the gaps."""
+    if not place.is_cloud_run_service(history):
+        return ()
+    judgement = _judge(history)
+    ruled_out = isinstance(judgement, Absent) or (isinstance(judgement, Unknown) and releases(history).on_no_comb)
+    return () if ruled_out else raising.instance_billing(history)
+
+
+@once
 def _judge(history: History) -> Judgement:
     felt = history.window(SuspensionReading, SPAN)
     telling = [w for r in felt for w in (*digest(r).spins, *digest(r).large)]

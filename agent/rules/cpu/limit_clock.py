@@ -6,6 +6,7 @@ from agent.history import History
 from agent.report import Advice, Evidence, Severity
 from agent.rules import raising
 from agent.rules.confidence import Confidence, kernel, not_measured
+from agent.rules.cpu import cpu_throttled_between_requests
 from agent.rules.rule import Absent, Present, Threshold
 from agent.views import comb, place
 from agent.views.comb import Comb, ends_of, uncounted_limit
@@ -43,8 +44,6 @@ SAME_PHASE = Threshold(
     "",
     "8 in 10 must end at one phase of its period, and fewer once a clock has shown clearly (docs/evidence/measured-facts.md)",
 )
-#: What gaps do that neither prove a limit nor rule one out.
-MIXED = "end at one phase of a period too seldom for a limit alone and too often for other work alone"
 #: Of these the limit of a task is one on a virtual machine.
 TASKS_ARE_MACHINES = ("ecs_fargate", "fly")
 BY_CLOCK = not_measured(
@@ -63,16 +62,20 @@ def judge(history: History) -> Present | Absent | None:
         return Absent(
             "the gaps end on the clock of a limit above the visible groups, which count none: it is the platform's"
         )
-    changes = raising.raise_cpu(history)
-    if place.is_cloud_run_service(history):
-        changes = (*changes, *raising.instance_billing(history))
     advice = Advice(
-        "Raise or remove the CPU limit: of this container, or the one outside of what its counters can count.", changes,
+        "Raise or remove the CPU limit: of this container, or the one outside of what its counters can count.",
+        (*changes(history), *cpu_throttled_between_requests.billing_lines(history)),
         "more CPU reserved or billed",
         "a slow database or network: their waits hardly use CPU; and average CPU use says nothing here, because a burst is "
         f"stopped within one period of {limit.period * 1000:g} ms",
     )  # fmt: skip
     return present(history, limit, BY_CLOCK, advice)
+
+
+def changes(history: History) -> tuple[str, ...]:
+    """How to raise such a limit: where throttled time and run delay count here and not what it holds, it is around the machine, and none is set in it."""
+    blind = any(place.cannot_count(history, counter) is not None for counter in ("cgroup_throttled", "run_delay"))
+    return raising.raise_cpu(history) if blind else raising.outside(history)
 
 
 def present(history: History, limit: Comb, sure: Confidence, advice: Advice, *more: Evidence) -> Present:

@@ -12,10 +12,13 @@ from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules import raising, targets
 from agent.rules.confidence import measured
+from agent.rules.cpu import cpu_throttled_between_requests, limit_clock
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import connections, place
+from agent.views.comb import uncounted_limit
 from agent.views.cpu import cpu_breakdown, spin_view
 from agent.views.round_trips import asked, round_trips
+from agent.views.stalled import QUOTA
 from probes.cpu.suspension import SuspensionReading
 from probes.postgres.probe import PostgresReading
 from probes.reading import Code
@@ -97,13 +100,21 @@ def _target(history: History, target: str) -> Judgement:
                 f"{1e3 * longest:.0f} ms at most, which accounts for less",
                 "see the findings about the CPU", Code.CANNOT_COUNT,
             )  # fmt: skip
-    cloud = place.is_cloud_run_service(history)
-    changes = raising.instance_billing(history) if cloud else raising.raise_cpu(history)
+    changes = cpu_throttled_between_requests.billing_lines(history) or _raise_the_limit(history)
     severity: targets.Severity = "critical" if lost >= LONG.value * len(trips) else "warning"
     return Present(severity, SURE, place.scope(history), evidence, Advice(
-        ADVICE.format(server), changes, "more CPU reserved or billed",
+        ADVICE.format(server), changes or (WHO,), "more CPU reserved or billed" if changes else "",
         "a larger database, an index, a bigger pool or fewer queries: the server waits for this client",
     ), share=share)  # fmt: skip
+
+
+def _raise_the_limit(history: History) -> tuple[str, ...]:
+    """How to raise the CPU limit that takes more of this client's CPU than anything else; none where no limit does: to set one is no cure."""
+    if uncounted_limit(history) is not None:
+        return limit_clock.changes(history)
+    cpu = cpu_breakdown(history, SPAN)
+    by_limit = cpu is not None and 0 < cpu.taken[QUOTA] == max(cpu.taken.values())
+    return raising.raise_cpu(history) if by_limit else ()
 
 
 def _own_work_is_known(history: History) -> bool:
@@ -121,6 +132,10 @@ def _stops(history: History) -> tuple[float, float]:
 
 
 ADVICE = "Give the client its CPU: {} is innocent."
+WHO = (
+    "see who takes it: the findings about the CPU, or what grows meanwhile: nr_throttled of cpu.stat (a CPU limit), steal of /proc/stat "
+    "(the host), run delay in /proc/PID/schedstat (other work)"
+)
 TOO_SOON = "see the findings about the CPU; a PostgreSQL in postgres.targets is asked longer questions"
 
 RULE = Rule(

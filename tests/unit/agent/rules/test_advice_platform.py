@@ -8,7 +8,7 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any, get_args
 
@@ -20,10 +20,10 @@ from agent.history import History
 from agent.rules import BY_ID
 from agent.rules.advice_platform import PLATFORMS
 from agent.rules.raising import instance_billing, onto_disk, outside, raise_cpu, raise_memory, share_of_cpu
-from agent.rules.rule import Present
+from agent.rules.rule import Absent, Present, Unknown
 from agent.views.memory import Memory
 from probes.host.platform import Environment
-from tests.unit.builders import ALL_COUNT, NONE_COUNTS, Scene, cgroup, platform
+from tests.unit.builders import ALL_COUNT, NONE_COUNTS, Cause, Scene, cgroup, platform
 
 ENVIRONMENTS: tuple[Environment, ...] = get_args(Environment)
 LIMITS = (None, 0.05, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0)
@@ -300,6 +300,59 @@ def test_below_one_cpu_the_billing_and_the_cpu_must_change(limit: float | None, 
 @pytest.mark.parametrize("line", instance_billing(history("cloud_run_service")))
 def test_every_line_about_billing_can_be_taken_as_it_is(line: str) -> None:
     assert tool(line)[0] in {"gcloud", "yaml"}
+
+
+@pytest.mark.parametrize(
+    "in_flight", [lambda n: n // 2 % 2, lambda _: 1, lambda _: None], ids=["half", "always", "untold"]
+)
+@pytest.mark.parametrize("environment", ["cloud_run_service", "docker"])
+def test_a_host_that_takes_the_cpu_at_any_moment_is_no_billing_mode_and_no_limit(
+    environment: Environment, in_flight: Callable[[int], int | None]
+) -> None:
+    scene = told(environment, "hypervisor", 0.03, in_flight)
+    found = BY_ID["cpu_stolen"].judge(scene.history)
+    assert isinstance(found, Present)
+    assert not any("throttling" in line or "docker" in line for line in found.advice.changes)
+    assert ("raising a CPU limit" in found.advice.will_not_help) is (environment == "docker")
+
+
+def test_a_limit_that_is_there_during_requests_too_is_no_billing_mode() -> None:
+    scene = told("cloud_run_service", "limit of the machine", 0.05, lambda n: n // 2 % 2)
+    assert isinstance(BY_ID["cpu_throttled_between_requests"].judge(scene.history), Absent)
+    found = BY_ID["cpu_quota_throttled"].judge(scene.history)
+    assert isinstance(found, Present)
+    assert found.advice.changes
+    assert not any("throttling" in line for line in found.advice.changes)
+
+
+def test_while_it_is_not_known_what_a_limit_does_between_requests_the_billing_mode_may_be_it() -> None:
+    scene = told("cloud_run_service", "limit of the machine", 0.05, lambda _: 1)
+    assert isinstance(BY_ID["cpu_throttled_between_requests"].judge(scene.history), Unknown)
+    found = BY_ID["cpu_quota_throttled"].judge(scene.history)
+    assert isinstance(found, Present)
+    assert any("--no-cpu-throttling" in line for line in found.advice.changes)
+
+
+def test_a_limit_around_the_machine_is_not_raised_in_it() -> None:
+    """Throttled time and run delay count there and stand still: no limit is set in it, and to set one is no cure."""
+    found = BY_ID["cpu_quota_throttled"].judge(told("docker", "limit of the machine", 0.05, lambda _: None).history)
+    assert isinstance(found, Present)
+    assert not any("docker" in line for line in found.advice.changes)
+
+
+def told(environment: Environment, cause: Cause, gap: float, in_flight: Callable[[int], int | None]) -> Scene:
+    """Minutes in which somebody outside takes the CPU; the requests in flight are told by the slot's number."""
+    scene = Scene(trust={**ALL_COUNT, "steal": False}, environment=environment, service="shop")
+    for number in range(40):
+        scene.run(10, gap=gap, cause=cause, in_flight=in_flight(number))
+    return scene
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_crowded_cpus_do_not_forbid_what_they_advise(environment: Environment) -> None:
+    found = BY_ID["cpu_contended"].judge(Scene(environment=environment).run(60, gap=0.08, cause="contention").history)
+    assert isinstance(found, Present)
+    assert ("raising a CPU limit" in found.advice.will_not_help) is not bool(PLATFORMS[environment].sizes)
 
 
 # ---- the group that limits

@@ -42,6 +42,14 @@ def test_late_timers_while_no_request_is_in_flight_and_the_cpu_is_gone_are_found
     assert judgement.evidence[1].value > 0.5
 
 
+@pytest.mark.parametrize(("cause", "billed"), [("contention", False), ("quota", True)])
+def test_the_billing_mode_is_advised_only_where_it_may_be_what_took_the_cpu(cause: Cause, *, billed: bool) -> None:
+    found = Scene(environment="cloud_run_service").run(300, gap=0.09, cause=cause, in_flight=0)
+    judgement = judge(told(found, 40.2))
+    assert isinstance(judgement, Present)
+    assert any("throttling" in change for change in judgement.advice.changes) is billed
+
+
 def test_a_frozen_instance_makes_its_timers_late_too() -> None:
     found = Scene().run(30, in_flight=0).freeze(20.0, in_flight=0)
     assert isinstance(judge(told(found, 20.0)), Present)

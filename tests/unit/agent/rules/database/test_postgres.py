@@ -11,13 +11,14 @@ from agent.diagnosis import Engine
 from agent.history import History
 from agent.report import AgentSelf
 from agent.rules import BY_ID
+from agent.rules.raising import raise_cpu
 from agent.rules.rule import Absent, Judgement, Present, Unknown
 from probes.host.platform import Environment
 from probes.postgres.probe import PostgresReading
 from probes.reading import Code, Unseen
 from probes.sockets.connections import ConnectionsReading
 from probes.store.round_trip import PARTS
-from tests.unit.builders import ALL_COUNT, FakeClock, Scene
+from tests.unit.builders import ALL_COUNT, Cause, FakeClock, Scene
 
 HEALTHY: dict[str, tuple[float, ...]] = {
     "short": (0.2, 0.3, 0.0, 0.2),
@@ -224,6 +225,35 @@ def test_on_cloud_run_the_advice_is_the_billing_mode() -> None:
     judgement = judge("client_suspended_holding_connection", *[FROZEN] * 3, environment="cloud_run_service")
     assert isinstance(judgement, Present)
     assert any("--no-cpu-throttling" in change for change in judgement.advice.changes)
+
+
+@pytest.mark.parametrize(
+    ("cause", "gap", "limit", "raised"),
+    [("contention", 0.05, None, False), ("hypervisor", 0.03, None, False), ("limit of the machine", 0.05, None, False), ("quota", 0.05, 0.5, True)],
+)  # fmt: skip
+@pytest.mark.parametrize("environment", ["docker", "kubernetes", "systemd", "none"])
+def test_a_limit_is_raised_only_where_one_takes_the_clients_cpu(
+    environment: Environment, cause: Cause, gap: float, limit: float | None, raised: bool
+) -> None:
+    scene = Scene(environment=environment)
+    for _ in range(4):
+        scene.run(15.0, gap=gap, cause=cause, limit=limit)
+        scene.history.add(replace(FROZEN, taken=scene.clock()))
+    judgement = BY_ID["client_suspended_holding_connection"].judge(scene.history)
+    assert isinstance(judgement, Present)
+    lines = set(judgement.advice.changes)
+    assert lines
+    assert bool(lines & set(raise_cpu(scene.history))) is raised
+
+
+def test_a_client_beside_a_host_that_takes_the_cpu_is_not_sold_another_billing_mode() -> None:
+    scene = Scene(environment="cloud_run_service")
+    for _ in range(4):
+        scene.run(15.0, gap=0.03, cause="hypervisor", in_flight=1)
+        scene.history.add(replace(FROZEN, taken=scene.clock()))
+    judgement = BY_ID["client_suspended_holding_connection"].judge(scene.history)
+    assert isinstance(judgement, Present)
+    assert not any("throttling" in change for change in judgement.advice.changes)
 
 
 def test_a_proxy_is_known_by_a_peer_that_is_near_while_the_answer_comes_from_afar() -> None:
