@@ -24,6 +24,7 @@ from agent.rules.advice_platform import (
 )
 from agent.rules.rule import Unknown
 from agent.views import place, what_if
+from agent.views.cpu import machine_cpus
 from agent.views.limits import CpuLimit, cpu_limit
 from agent.views.memory import Memory
 from agent.views.what_if import WhatIf
@@ -44,7 +45,7 @@ _POD = re.compile(r"[/-]pod[0-9a-f]")
 def raise_cpu(history: History, target: str = "", path: str | None = None) -> tuple[str, ...]:
     """How to raise the CPU limit of this group, or the lowest of this target's: to what is enough, else to more than it is now."""
     limit, here, present, lines = _limited(history, target, path)
-    wanted = enough_cpus(history, target, path) or next_cpus(here, present, _machine_cpus(history))
+    wanted = enough_cpus(history, target, path) or next_cpus(here, present, machine_cpus(history))
     if wanted is None and present:
         whole = f"a limit of {present:g} CPUs is all that this machine has: remove it, or take a larger machine"
         return (here.top or whole,)
@@ -61,7 +62,7 @@ def set_cpu(history: History, cpus: int, target: str = "") -> tuple[str, ...]:
     """How to set this target's lowest CPU limit to so many CPUs, or to what the platform takes next above; none where the machine has fewer."""
     limit, here, _, lines = _limited(history, target, None)
     wanted = next((size.cpus for size in here.sizes if size.cpus >= cpus), None if here.sizes else float(cpus))
-    machine = None if here.sizes else _machine_cpus(history)
+    machine = None if here.sizes else machine_cpus(history)
     return () if wanted is None or (machine and wanted > machine) else _fill(history, here, lines, limit, wanted)
 
 
@@ -101,13 +102,13 @@ def _choices(here: Platform, history: History) -> tuple[float, ...]:
     """Limits that can be set: the platform's sizes, else tenths of a CPU and from one on whole ones, which runtimes use best."""
     if here.sizes:
         return tuple(size.cpus for size in here.sizes)
-    return (*(tenths / 10 for tenths in range(1, 10)), *map(float, range(1, (_machine_cpus(history) or MOST_CPUS) + 1)))
+    return (*(tenths / 10 for tenths in range(1, 10)), *map(float, range(1, (machine_cpus(history) or MOST_CPUS) + 1)))
 
 
 def share_of_cpu(history: History) -> tuple[str, ...]:
     """How to get more of CPUs that others want too."""
     here, present = platform_here(history), configured_cpus(history)
-    return _fill(history, here, here.share, cpu_limit(history), next_cpus(here, present, _machine_cpus(history)))
+    return _fill(history, here, here.share, cpu_limit(history), next_cpus(here, present, machine_cpus(history)))
 
 
 def raise_memory(history: History, memory: Memory, target: str = "") -> tuple[str, ...]:
@@ -176,7 +177,7 @@ def configured_cpus(history: History, target: str = "", path: str | None = None)
     """
     here, limit = platform_here(history), cpu_limit(history, target, path)
     if here is PLATFORMS["fly"]:
-        return _machine_cpus(history)
+        return machine_cpus(history)
     if limit is None or (here is PLATFORMS["cloud_run_service"] and limit.cores < 1):
         return None
     return limit.cores
@@ -268,11 +269,6 @@ def _needs(history: History, here: Platform, cpus: float | None, mib: int | None
     if size.cpus <= (present or 1):
         return "", ""
     return (f" --cpu {size.cpus:g}", "") if present is not None else ("", f"with at least {size.cpus:g} CPUs")
-
-
-def _machine_cpus(history: History) -> int | None:
-    reading = place.where(history)
-    return int(reading.cpus) if reading is not None and reading.cpus else None
 
 
 def _name(history: History) -> str:

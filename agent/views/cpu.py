@@ -237,13 +237,18 @@ def _beyond_noise(taken: float, wall: float) -> bool:
     return taken > max(LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE * wall)
 
 
-def stat_cpus(history: History) -> int:
-    """CPUs over which /proc/stat adds up; those that this process may run on can be fewer."""
+def machine_cpus(history: History) -> int | None:
+    """CPUs over which /proc/stat adds up; those that this process may run on can be fewer, and stand for them where it is not read."""
     latest = history.latest(SuspensionReading)
     if latest is not None and latest.stat_cpus:
         return latest.stat_cpus
     platform = history.latest(PlatformReading)
-    return (platform.cpus if platform else None) or 1
+    return platform.cpus if platform is not None else None
+
+
+def stat_cpus(history: History) -> int:
+    """The same, to divide by: one where nothing is known."""
+    return machine_cpus(history) or 1
 
 
 def _assign_unknown(history: History, causes: Causes, share: float, readings: Sequence[SuspensionReading]) -> Causes:

@@ -31,6 +31,7 @@ from agent.history import History, once
 from agent.views import backlog, connections, pool, server_sessions
 from agent.views.cpu import CAUSES, RUNNING, Throttling, cores_used, cpu_breakdown, spin_view, throttling
 from agent.views.round_trips import starved
+from agent.views.taken import on_other_cpus
 from probes.app.pool import PoolReading
 from probes.app.processes import ProcessesReading
 from probes.averages import fmean
@@ -161,7 +162,9 @@ def _threads(history: History, seconds: float) -> tuple[dict[str, float], str]:
     if cores is None:
         return _known({RUNNING: own.shares[RUNNING], **lost}), THIS_CONTAINER
     view = spin_view(history, seconds)
-    if view.wall:  # a busy thread is let in later than one that wakes up
+    if on_other_cpus(history):
+        lost[CONTENTION] = 0.0
+    elif view.wall:  # a busy thread is let in later than one that wakes up
         lost[CONTENTION] = max(lost[CONTENTION], view.causes.contention / view.wall)
     group, counted = _throttling(history, seconds)
     limited = counted is not None and counted.hit > 0
@@ -197,6 +200,8 @@ def _withheld(history: History, seconds: float) -> dict[str, float]:
     own, (group, counted) = cpu_breakdown(history, seconds), _throttling(history, seconds)
     shares = own.taken if own else {}
     seen_here = shares.pop(QUOTA, 0.0)
+    if on_other_cpus(history):
+        shares.pop(CONTENTION, None)
     if counted is not None:
         shares[QUOTA] = max(counted.share, seen_here if group == "" else 0.0)
     busy = [

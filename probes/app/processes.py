@@ -30,7 +30,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import ClassVar
 
-from probes.app.procfs import INTERPRETER_LOCK, ProcessSample, Runtime, guess_runtime, sample_process
+from probes.app.procfs import INTERPRETER_LOCK, ProcessSample, Runtime, allowed_cpus, guess_runtime, sample_process
 from probes.app.search import NAME_IT, App, Found, Search, chosen
 from probes.app.usage import growth, sum_up
 from probes.host.platform import counters_of
@@ -117,6 +117,8 @@ class ProcessesReading(Reading):
     runtimes: Mapping[str, Runtime] = field(default_factory=dict)
     #: Whether all of them are in the agent's own cgroup, under the same CPU limit; None: not known.
     own_group: bool | None = None
+    #: Whether all of them may run on the agent's own CPUs alone; None: not known.
+    own_cpus: bool | None = None
 
     def busiest_ratio(self, name: str) -> float:
         """The share of the time for which the busiest thread of this name ran; under an interpreter's lock a process counts as one thread."""
@@ -157,6 +159,7 @@ class ProcessesProbe:
         self._beyond: tuple[int, ...] = ()
         self._because = Unseen("", Code.PARTIAL)
         self._own_group: bool | None = None
+        self._own_cpus: bool | None = None
         self._nobody = NoData(ENDED)
         self._searched = self._due = -math.inf
         self._last: dict[int, ProcessSample] = {}
@@ -188,7 +191,7 @@ class ProcessesProbe:
         seconds = 0.0 if self._taken is None else max(0.0, taken - self._taken)
         self._taken = taken
         return ProcessesReading(
-            taken=taken, seconds=seconds, unseen=unseen, left_out=len(self._beyond), own_group=self._own_group,
+            taken=taken, seconds=seconds, unseen=unseen, left_out=len(self._beyond), own_group=self._own_group, own_cpus=self._own_cpus,
             runtimes={sample.stat.name: self._runtimes[pid] for pid, sample in self._last.items()}, **fields,
         )  # fmt: skip
 
@@ -268,13 +271,19 @@ class ProcessesProbe:
         pids, self._beyond = list(found.pids[:MOST_PROCESSES]), found.pids[MOST_PROCESSES:]
         guessed = {pid: runtime for pid, runtime in self._runtimes.items() if pid in self._last}
         self._runtimes = {pid: guessed.get(pid) or guess_runtime(self._directory(pid)) for pid in pids}
-        self._own_group = self._in_own_group(pids)
+        self._own_group, self._own_cpus = self._in_own_group(pids), self._on_own_cpus(pids)
         return pids
 
     def _in_own_group(self, pids: Iterable[int]) -> bool | None:
         with suppress(OSError):
             own = read_text(f"{self._directory('self')}/cgroup")
             return all(read_text(f"{self._directory(pid)}/cgroup") == own for pid in pids)
+        return None
+
+    def _on_own_cpus(self, pids: Iterable[int]) -> bool | None:
+        with suppress(OSError, ValueError):
+            own, theirs = allowed_cpus(self._directory("self")), [allowed_cpus(self._directory(pid)) for pid in pids]
+            return all(each <= own for each in theirs) if own and all(theirs) else None
         return None
 
     def _directory(self, pid: int | str) -> str:

@@ -130,6 +130,13 @@ def read_parent(directory: str) -> tuple[int, bool]:
     return int(_number(words[1], f"{directory}/stat")), words[0] not in (b"Z", b"X")
 
 
+def allowed_cpus(directory: str) -> frozenset[int]:
+    """CPUs that it may run on (proc(5), Cpus_allowed_list); none where that is not shown."""
+    _, label, rest = read_start(f"{directory}/status").partition(b"\nCpus_allowed_list:")
+    ranges = (part.partition(b"-") for part in rest.partition(b"\n")[0].split(b",") if label)
+    return frozenset(cpu for low, _, high in ranges for cpu in range(int(low), int(high or low) + 1))
+
+
 def _stat(directory: str) -> tuple[bytes, list[bytes]]:
     """The name, and the words after it: the state comes first."""
     text = read_start(f"{directory}/stat")

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from probes.app.cpu_count import Belief, believed
 from probes.app.processes import ENDED, are_watched
-from probes.app.procfs import read_name, read_parent, read_stat
+from probes.app.procfs import allowed_cpus, read_name, read_parent, read_stat
 from probes.app.program import Program, read_program
 from probes.host.cgroup_files import Quota, read_quota
 from probes.host.cgroup_mounts import Places, locate
@@ -115,7 +115,7 @@ class RuntimeProbe:
                 directory = f"{self._root}/proc/{pid}"
                 stat = read_stat(directory)
                 known = self._look(pid, directory, stat.started)
-                masks.append(mask := _mask(directory) or machine)
+                masks.append(mask := len(allowed_cpus(directory)) or machine)
                 quota = self._quota(known)
                 version = known.places.version if known.places else 0
                 belief = believed(known.program, quota, version, mask, machine)
@@ -170,16 +170,6 @@ class RuntimeProbe:
                         if read_name(there) == name and read_text(f"{there}/cgroup") == group:
                             found.add(int(child))
         return found
-
-
-def _mask(directory: str) -> int | None:
-    """CPUs that it may run on (proc(5), Cpus_allowed_list); ``None`` where that is not shown."""
-    _, label, rest = read_start(f"{directory}/status").partition(b"\nCpus_allowed_list:")
-    total = 0
-    for part in rest.partition(b"\n")[0].split(b",") if label else ():
-        low, _, high = part.strip().partition(b"-")
-        total += int(high or low) - int(low) + 1
-    return total if total > 0 else None
 
 
 def _together(found: list[Fit], workers: int) -> Fit:

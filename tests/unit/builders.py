@@ -204,11 +204,14 @@ class Scene:
 
     def __init__(
         self, *, trust: Mapping[str, bool | None] = ALL_COUNT, environment: Environment = "none",
-        sandbox: Sandbox = "none", service: str | None = None, horizon: float = 600.0,
+        sandbox: Sandbox = "none", service: str | None = None, horizon: float = 600.0, cpus: int = 2, machine: int | None = None,
     ) -> None:  # fmt: skip
+        """``cpus``: those that the agent may run on, of so many of the ``machine``: as many, if nothing is said."""
         self.clock = FakeClock()
         self.history = History(horizon, clock=self.clock)
-        self.history.add(platform(self.clock(), trust=trust, environment=environment, sandbox=sandbox, service=service))
+        here = platform(self.clock(), trust=trust, environment=environment, sandbox=sandbox, service=service, cpus=cpus)
+        self.history.add(here)
+        self._cpus, self._machine = cpus, machine or cpus
         self._slot = 0
 
     def run(
@@ -250,7 +253,8 @@ class Scene:
         """One slot with exactly these windows."""
         start, self._slot = self.clock(), self._slot + 1
         now = self.clock.advance(SLOT)
-        self.history.add(suspension(now, windows, lost_seconds=lost, idle_seconds=idle))
+        known = idle if self._cpus == self._machine else None  # as the probe has it
+        self.history.add(suspension(now, windows, lost_seconds=lost, idle_seconds=known, stat_cpus=self._machine))
         self.history.add(cgroup(now, **of_cgroup))
         if in_flight is None:
             self.history.miss(RequestsReading, "", NoData("nothing tells when a request is in flight", "tell me"))

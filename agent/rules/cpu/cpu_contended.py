@@ -16,8 +16,9 @@ from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknow
 from agent.views import backlog, place
 from agent.views.attribution import attribute
 from agent.views.comb_clock import binomial_tail
-from agent.views.cpu import cores_used, cpu_breakdown, held_outside, spin_view, spins_within
+from agent.views.cpu import cores_used, cpu_breakdown, held_outside, spin_view, spins_within, stat_cpus
 from agent.views.stalled import CONTENTION
+from agent.views.taken import on_other_cpus
 from probes.app.processes import ProcessesReading
 from probes.cpu.suspension import SuspensionReading, Window
 from probes.host.cgroup import CgroupReading
@@ -127,8 +128,11 @@ def _judge(history: History) -> Judgement:
     )  # fmt: skip
     evidence = (
         *(told if spun >= beat else reversed(told)),
-        *([Evidence(f"the app and this agent use {use:.0%} of all CPUs", use, "ratio")] if use is not None else [NOT_SEEN]),
+        *([Evidence(f"the app and this agent use {use:.0%} of {_cpus(history)}", use, "ratio")] if use is not None else [NOT_SEEN]),
     )  # fmt: skip
+    if on_other_cpus(history):
+        why = f"{evidence[0].text}; but that is on {_cpus(history)}, and the app may run on others"
+        return Unknown(why, OF_THE_APP, Code.CANNOT_COUNT)
     if share < SHARE.value:
         return Absent(f"run delay beyond the quota took {share:.1%} of the time", evidence)
     host = held_outside(history, cpu) if cpu is not None else 0.0
@@ -144,7 +148,7 @@ def _judge(history: History) -> Judgement:
     own = use is not None and use >= SELF.value
     if use is not None and not own and 1 - idle - use < OTHERS.value:
         why = f"{evidence[0].text}, and nobody but the app uses these CPUs: in bursts it fills them, and whether its own threads wait for each other is not known by a probe, which is one thread more"
-        return Unknown(why, "run delay of the app's threads: schedstat in /proc/PID/task/TID", Code.CANNOT_COUNT)
+        return Unknown(why, OF_THE_APP, Code.CANNOT_COUNT)
     # On a platform with sizes the limit is the machine's size, which is advised.
     or_limit = "" if raising.platform_here(history).sizes else " or raising a CPU limit"
     advice = Advice(
@@ -207,6 +211,13 @@ def _without_spins(history: History, used: float | None) -> Judgement:
     )
 
 
+def _cpus(history: History) -> str:
+    """The CPUs of which this agent tells."""
+    platform, whole = place.where(history), stat_cpus(history)
+    own = (platform.cpus if platform is not None else None) or whole
+    return f"the {own} of {whole} CPUs that this agent may run on" if own < whole else "all CPUs"
+
+
 def _changes(history: History, own: bool) -> tuple[str, ...]:
     if own:
         return ("run fewer busy threads or workers than there are CPUs", "or add CPUs")
@@ -215,6 +226,7 @@ def _changes(history: History, own: bool) -> tuple[str, ...]:
     return (*raising.share_of_cpu(history), *apart)
 
 
+OF_THE_APP = "run delay of the app's threads: schedstat in /proc/PID/task/TID"
 ADVICE = "Other work keeps the CPUs busy: give this container a larger share of the machine, or its neighbours less."
 EITHER_ADVICE = (
     "Look who keeps the CPUs busy: other containers, the app of this one, or neighbours. The app's own use is not seen from here: "

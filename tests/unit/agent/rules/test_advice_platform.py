@@ -23,7 +23,7 @@ from agent.rules.raising import instance_billing, onto_disk, outside, raise_cpu,
 from agent.rules.rule import Absent, Present, Unknown
 from agent.views.memory import Memory
 from probes.host.platform import Environment
-from tests.unit.builders import ALL_COUNT, NONE_COUNTS, Cause, Scene, cgroup, platform
+from tests.unit.builders import ALL_COUNT, NONE_COUNTS, Cause, Scene, cgroup, platform, suspension
 
 ENVIRONMENTS: tuple[Environment, ...] = get_args(Environment)
 LIMITS = (None, 0.05, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0)
@@ -278,6 +278,14 @@ def test_of_a_pod_one_container_is_changed_and_not_all() -> None:
 def test_knative_reverts_what_is_done_to_its_deployments() -> None:
     (line,) = raise_cpu(history("kubernetes", 0.5, service="shop"))
     assert tool(line) == ("kn", {"--limit": "cpu=1", "words": "shop"})
+
+
+@pytest.mark.parametrize(("stat_cpus", "line"), [(64, 'resources.limits.cpu: "5"'), (2, "a limit of 2.5 CPUs is all")])
+def test_the_machine_is_not_what_this_agent_may_run_on(stat_cpus: int, line: str) -> None:
+    """A sidecar with a CPU of its own (static CPU manager) beside an app that is limited to more than that."""
+    there = history("kubernetes", 2.5, cpus=1)
+    there.add(suspension(1000.0, stat_cpus=stat_cpus))
+    assert raise_cpu(there)[0].startswith(line)
 
 
 # ---- billing

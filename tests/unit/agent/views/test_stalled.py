@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from agent.views.stalled import (
     Stalled,
     stalled,
 )
+from agent.views.taken import taken_from_app
 from probes.app.processes import ProcessesReading
 from probes.sockets.connections import ConnectionsReading
 from tests.unit.agent.rules.database.test_database import DB, MAIN, sample, server
@@ -98,6 +100,14 @@ def test_where_the_use_of_the_apps_group_cannot_be_read_its_processes_tell_what_
 def test_what_neighbours_take_from_a_busy_app_is_worked_out_from_what_runs() -> None:
     found = scene(app(1.0, 1.0, own_group=False), gap=0.05, cause="contention", spins=Burst((0.05,), burn=0.05))
     assert group(found, THREADS)[CONTENTION] == pytest.approx(1.0, abs=0.2)
+
+
+@pytest.mark.parametrize(("own_cpus", "held"), [(True, True), (False, False), (None, False)])
+def test_who_waits_for_the_agents_cpus_is_not_an_app_that_runs_on_others(own_cpus: bool | None, *, held: bool) -> None:
+    made = Scene(cpus=4, machine=12).run(60, gap=0.05, cause="contention", spins=Burst((0.05,), burn=0.05))
+    made.history.add(replace(app(1.0, 1.0, own_group=False), own_cpus=own_cpus))
+    assert bool(group(stalled(made.history), THREADS).get(CONTENTION)) is held
+    assert bool(taken_from_app(made.history, 60.0)) is held
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,7 @@ def scene(
 
     ``held``: the share of the periods that are throttled, with so many ``threads`` ready in them.
     """
-    made = Scene(environment=environment)
-    made.history.add(platform(made.clock(), environment=environment, cpus=cpus))
+    made = Scene(environment=environment, cpus=cpus)
     names = {f"app{n or ''}": each for n, each in enumerate(fits)}
     for _ in range(looks):
         made.run(10, **run)

@@ -6,7 +6,7 @@ import pytest
 
 from agent.rules import BY_ID
 from agent.rules.cpu.cpu_contended import ADVICE, EITHER_ADVICE, OWN_ADVICE
-from agent.rules.rule import Present, Unknown
+from agent.rules.rule import Judgement, Present, Unknown
 from agent.views.cpu import cpu_breakdown
 from probes.app.processes import ProcessesReading
 from tests.unit.builders import ALL_COUNT, Burst, Scene, beats, cgroup, platform, spin
@@ -137,6 +137,41 @@ def test_an_app_that_fills_the_cpus_in_bursts_makes_the_probe_wait(cores: float,
         scene.history.add(cgroup(scene.clock(), target="app", usage=cores * 5.0))
     judgement = BY_ID["cpu_contended"].judge(scene.history)
     assert isinstance(judgement, verdict), judgement
+
+
+def pool(own_cpus: bool | None, used: float, gaps: tuple[float, ...] = (0.004,) * 3) -> Judgement:
+    """The agent may run on 4 of 12 CPUs, and probes wait there; the app, in another container, uses so many cores."""
+    scene = Scene(cpus=4, machine=12).run(60, spins=Burst(gaps, every=5.0), cause="contention")
+    for _ in range(3):
+        scene.history.add(cgroup(scene.clock(), target="app", usage=used * 5.0))
+    scene.history.add(ProcessesReading(taken=scene.clock(), own_group=False, own_cpus=own_cpus))
+    return BY_ID["cpu_contended"].judge(scene.history)
+
+
+@pytest.mark.parametrize("own_cpus", [False, None])
+@pytest.mark.parametrize("gaps", [(0.004,) * 3, ()], ids=["crowded", "calm"])
+def test_the_agents_cpus_say_nothing_of_an_app_that_may_run_on_others(
+    own_cpus: bool | None, gaps: tuple[float, ...]
+) -> None:
+    """Kubernetes' static CPU manager gives the app CPUs of its own: it uses six, and crowds nobody on the agent's four."""
+    judgement = pool(own_cpus, used=6.0, gaps=gaps)
+    assert isinstance(judgement, Unknown)
+    assert "the 4 of 12 CPUs that this agent may run on, and the app may run on others" in judgement.because
+
+
+@pytest.mark.parametrize(("used", "said"), [(3.5, OWN_ADVICE), (0.5, ADVICE)], ids=["the app", "neighbours"])
+def test_of_an_app_on_the_agents_cpus_they_tell(used: float, said: str) -> None:
+    judgement = pool(own_cpus=True, used=used)
+    assert isinstance(judgement, Present)
+    assert judgement.advice.summary == said
+    assert "of the 4 of 12 CPUs that this agent may run on" in judgement.evidence[2].text
+
+
+def test_a_neighbour_on_the_only_cpu_that_a_container_may_use_is_found_beside_idle_ones() -> None:
+    scene = Scene(environment="docker", cpus=1, machine=64)
+    scene.run(60, spins=Burst((0.004,) * 3, every=5.0), cause="contention", usage=0.5)
+    scene.history.add(ProcessesReading(taken=scene.clock(), own_group=True))
+    assert advice(scene) == ADVICE
 
 
 def test_the_time_before_anybody_waited_says_nothing() -> None:

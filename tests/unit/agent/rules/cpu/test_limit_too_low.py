@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from array import array
 from typing import Any
 
@@ -13,7 +12,6 @@ from agent.rules.raising import enough_cpus, raise_cpu
 from agent.rules.rule import Absent, Judgement, Present, Unknown
 from agent.views.what_if import simulate
 from probes.host.demand import DemandReading
-from probes.host.platform import PlatformReading
 from probes.reading import Code
 from tests.unit.builders import NONE_COUNTS, Scene
 
@@ -24,11 +22,8 @@ def scene(
     wanted: list[float] | None = BURSTS, *, gap: float = 0.07, cpus: int = 2, sandbox: Any = "none", **more: Any
 ) -> Scene:
     """A group that is held at 0.3 cores, and what is known of what it wants."""
-    found = Scene(trust=NONE_COUNTS, sandbox=sandbox) if sandbox == "gvisor" else Scene()
+    found = Scene(trust=NONE_COUNTS, sandbox=sandbox, cpus=cpus) if sandbox == "gvisor" else Scene(cpus=cpus)
     found.run(60, gap=gap, cause="quota", limit=0.3, usage=0.11)
-    platform = found.history.latest(PlatformReading)
-    assert platform is not None
-    found.history.add(dataclasses.replace(platform, cpus=cpus))
     if wanted is not None:
         plain: dict[str, Any] = {
             "path": "/", "limit_cores": 0.3, "period_seconds": 0.1, "wanted": array("f", wanted), "width_cores": 2,

@@ -260,6 +260,27 @@ def test_a_process_in_the_agents_own_group_shares_its_limit(scene: Scene) -> Non
     assert scene.read(SEARCH_SECONDS).own_group is None
 
 
+@pytest.mark.parametrize(
+    ("own", "theirs", "within"),
+    [
+        ("0-3", "0-3", True),
+        ("0-3", "1,3", True),
+        ("0-3", "4-11", False),
+        ("0", "0-7", False),
+        ("0-3", None, None),
+        (None, "0-3", None),
+    ],
+)
+def test_whether_the_app_may_run_on_the_agents_cpus_alone(
+    scene: Scene, own: str | None, theirs: str | None, within: bool | None
+) -> None:
+    for pid, mask in ((AGENT, own), (60, theirs)):
+        shown = "" if mask is None else f"Cpus_allowed_list:\t{mask}\n"
+        scene.fake.write(f"/proc/{pid}/status", f"Name:\tx\n{shown}Mems_allowed:\t1\n")
+    scene.process(60, "web").holds(71)
+    assert scene.read().own_cpus is within
+
+
 def test_all_below_the_parent_are_the_app_but_the_agent_and_its_children(tmp_path: Path) -> None:
     scene = Scene(tmp_path, parent=40, child=lambda: AGENT + 1)
     scene.process(40, "supervisor")
