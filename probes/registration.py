@@ -21,7 +21,7 @@ from probes.app.in_flight import InFlight
 from probes.hooks.times import Times
 from probes.metrics_page.fetch import Shared
 from probes.own_connections import OwnConnections
-from probes.reading import NoData, Probe, R, Reading
+from probes.reading import Code, NoData, Probe, R, Reading
 from probes.record import dataclass
 from probes.section import Section
 
@@ -98,7 +98,9 @@ class Context:
     """The app's processes, as many as are watched."""
     app_all_pids: Question[tuple[int, ...]] = field(default_factory=lambda: Question(()))
     """Those, and the ones beyond them that the last search found; some may have ended since."""
-    app_missing: Question[NoData] = field(default_factory=lambda: Question(NoData("nobody has looked for the app yet")))
+    app_missing: Question[NoData] = field(
+        default_factory=lambda: Question(NoData("nobody has looked for the app yet", code=Code.NOT_YET))
+    )
     """Why there is none of them."""
     pools: Question[Mapping[str, Mapping[str, float]]] = field(default_factory=lambda: Question({}))
     """The app's connection pools, as hooks report them: ``PROCESS/POOL`` to numbers by name."""
