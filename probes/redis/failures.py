@@ -30,6 +30,8 @@ CODES: Final[Mapping[str, tuple[str, str, str]]] = {
 }  # fmt: skip
 _OTHER = ("other", "the server reported an error that this agent does not know", "try the same address with redis-cli")
 CLOSED = ("closed", "the connection was closed by the other side", "look at the server's log, or at the proxy's; a server that wants TLS does so too: rediss://")  # fmt: skip
+#: The reasons among these that a server gives when it takes a connection, unasked, before it closes it (acceptCommonHandler, networking.c).
+AT_ACCEPT: Final = frozenset({"too many connections", "access"})
 NO_REDIS = ("malformed", "what answers at this address is no Redis server", "check host and port")
 
 

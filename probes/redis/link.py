@@ -13,11 +13,12 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from probes.redis.address import RedisAddress
-from probes.redis.failures import CLOSED, NO_REDIS, of_kernel, refusal
+from probes.redis.failures import AT_ACCEPT, CLOSED, NO_REDIS, of_kernel, refusal
 from probes.redis.resp import Malformed, Refused, Reply, Value, command
 from probes.store.failures import LinkFailed, Remote
 from probes.store.look_up import MOST_ADDRESSES, LookUp, look_up
@@ -114,7 +115,10 @@ class RedisLink:
                 raise refusal(said)
         self.phases = {**self.phases, "authentication": time.monotonic() - began}
         began = time.monotonic()
-        await self.ask("CLIENT", "SETNAME", NAME)
+        said = await self.ask("CLIENT", "SETNAME", NAME)
+        # That it does not know or allow the command is no matter.
+        if isinstance(said, Refused) and (fault := refusal(said)).reason in AT_ACCEPT:
+            raise fault
         seen = await self.ask("CLIENT", "INFO")
         self.phases = {**self.phases, "ready": time.monotonic() - began}
         found = _ADDRESS.search(seen.decode("utf-8", "replace")) if isinstance(seen, bytes) else None
@@ -132,7 +136,9 @@ class RedisLink:
             if self._tls is not None:
                 self._tls.layer.write(data)
                 data = self._tls.outgoing.read()
-            await self._send(data)
+            # What it said before it closed lies here all the same.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                await self._send(data)
             sent = time.monotonic()
             came, found = b"", []
             for _ in range(count):
