@@ -39,7 +39,7 @@ def refusal(said: Refused) -> LinkFailed:
     """An error that says that nobody, or not this agent, is served."""
     if said.code == "ERR" and "max number of clients" in said.text:
         return LinkFailed(*_TOO_MANY)
-    if said.code == "ERR" and ("invalid password" in said.text or "AUTH" in said.text):
+    if said.code == "ERR" and ("invalid password" in said.text or "auth" in said.text.lower()):
         return LinkFailed(*_AUTHENTICATION)
     return LinkFailed(*CODES.get(said.code, _OTHER))
 

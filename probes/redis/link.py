@@ -111,6 +111,9 @@ class RedisLink:
         began = time.monotonic()
         if address.password:
             said = await self.ask("AUTH", *([address.user] if address.user else []), address.password)
+            if address.user and isinstance(said, Refused) and said.text.startswith("wrong number of arguments"):
+                # Before version 6 there are no users, and clients try once more (redis-py, on_connect).
+                said = await self.ask("AUTH", address.password)
             if isinstance(said, Refused) and not (said.code == "ERR" and "without any password" in said.text):
                 raise refusal(said)
         self.phases = {**self.phases, "authentication": time.monotonic() - began}

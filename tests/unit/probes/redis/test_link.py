@@ -11,6 +11,7 @@ import pytest
 
 from probes.redis.address import parse
 from probes.redis.link import PHASES, RedisLink
+from probes.redis.resp import command
 from probes.store.failures import LinkFailed
 
 FULL = b"-ERR max number of clients reached\r\n"
@@ -82,3 +83,25 @@ def asked(url: str, *replies: bytes) -> list[bytes]:
     with servers, closing(link):
         asyncio.run(both())
     return commands
+
+
+@pytest.mark.parametrize("name", [b"auth", b"AUTH"])
+def test_a_server_without_users_is_given_the_password_alone(name: bytes) -> None:
+    """Redis before 6, whose URL names a user all the same: clients try once more."""
+    refuses = b"-ERR wrong number of arguments for '%b' command\r\n" % name
+    commands = asked("redis://default:pw@cache", refuses, b"+OK\r\n", b"+OK\r\n", b"-ERR unknown command\r\n")
+    assert commands[:2] == [command("AUTH", "default", "pw"), command("AUTH", "pw")]
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        pytest.param([b"-ERR wrong number of arguments for 'auth' command\r\n"] * 2, id="nor-to-this"),
+        pytest.param([b"-ERR wrong number of arguments for 'auth' command\r\n", b"-ERR invalid password\r\n"], id="before-6"),
+        pytest.param([b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"], id="since-6"),
+    ],
+)  # fmt: skip
+def test_who_is_not_let_in_has_a_wrong_password(says: list[bytes]) -> None:
+    with pytest.raises(LinkFailed) as failed:
+        asked("redis://default:wrong@cache", *says)
+    assert failed.value.reason == "authentication"
