@@ -182,19 +182,20 @@ class ServerView:
             for each in said
             if isinstance(each, list) and len(each) >= 4 and isinstance(each[0], int) and isinstance(each[2], int)
         ]
-        newest = max((each[0] for each in entries if isinstance(each[0], int)), default=-1)
+        newest = max((each[0] for each in entries if isinstance(each[0], int)), default=None)
         before, self._newest = self._newest, newest
         seconds = self._since("log", {})
-        if before is None or not seconds:
+        if not seconds:
             self._unseen["slow_commands"] = _FIRST
             return None
-        if newest < before:  # it was reset, or the server began anew
-            before = -1
-        new = [(each[2] * 1e-6, _name(each[3])) for each in entries if each[0] > before]  # type: ignore[operator]
+        if before is not None and newest is not None and newest < before:  # the server began anew, and at 0
+            before = None
+        # After an empty log all are new: from which number on is not known, as SLOWLOG RESET leaves the numbering.
+        new = [(each[2] * 1e-6, _name(each[3])) for each in entries if before is None or each[0] > before]  # type: ignore[operator]
         slow = [(took, name) for took, name in new if took >= SLOW_SECONDS]
-        if not new:
-            return 0.0, 0.0, {}
-        unfetched = max(1.0, (newest - before) / len(new)) if len(new) >= MOST_ENTRIES else 1.0
+        unfetched = 1.0
+        if before is not None and newest is not None and len(new) >= MOST_ENTRIES:
+            unfetched = max(1.0, (newest - before) / len(new))
         longest: dict[str, float] = {}
         for took, name in slow:
             longest[name] = max(took, longest.get(name, 0.0))

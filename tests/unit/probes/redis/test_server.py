@@ -95,6 +95,35 @@ def test_of_more_slow_commands_than_are_fetched_the_rest_is_counted_by_their_num
     assert fields["standstill_ratio"] == pytest.approx(0.32)
 
 
+MANY: list[Value] = [entry(100_016 - n, 0.012 if n else 0.02) for n in range(16)]
+
+
+@pytest.mark.parametrize(
+    ("before", "slow"),
+    [
+        pytest.param([[entry(100_000, 0.1)], []], 16.0, id="reset"),
+        pytest.param([[], []], 16.0, id="reset-before-it-was-seen"),
+        pytest.param([[entry(200_000, 0.1)]], 16.0, id="began-anew"),
+        pytest.param([[entry(99_984, 0.1)], []], 16.0, id="reset-after-more"),
+        pytest.param([[entry(99_984, 0.1)]], 32.0, id="neither"),
+    ],
+)
+def test_what_was_not_fetched_counts_only_from_a_known_number_on(before: list[Value], slow: float) -> None:
+    """SLOWLOG RESET empties the log and leaves its numbering, so behind an empty log any number may come next."""
+    server = Server({"CONFIG GET slowlog-log-slower-than": KEPT, "SLOWLOG GET 16": [*before, MANY]})
+    fields = looks(server, count=len(before) + 1)
+    assert fields["slow_commands"] == pytest.approx(slow)
+    assert fields["standstill_ratio"] == pytest.approx(slow / 16 * (15 * 0.012 + 0.02) / 10.0)
+
+
+def test_a_slow_log_that_stays_empty_has_none() -> None:
+    fields = looks(
+        Server({"CONFIG GET slowlog-log-slower-than": KEPT, "SLOWLOG GET 16": [[entry(7, 1.0)], [], []]}), count=3
+    )
+    assert fields["slow_commands"] == 0.0
+    assert fields["standstill_ratio"] == 0.0
+
+
 def test_a_fork_holds_everybody_up() -> None:
     empty: list[Value] = [[]]
     fields = looks(Server({
