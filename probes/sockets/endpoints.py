@@ -34,7 +34,8 @@ class Endpoints:
         self._names: dict[Remote, str] = {}
         for name, remotes in targets.items():
             for host, port in remotes:
-                self._names[format_address(*pack_address(host)), port] = name
+                bare = host.partition("%")[0]  # of fe80::1%eth0 the kernel tells the interface apart
+                self._names[format_address(*pack_address(bare)), port] = name
         others = {remote for remote in self._names if remote[1] not in ports}
         self.wanted: list[Remote] = sorted({("", port) for port in ports} | others)
         self.named = frozenset(targets)

@@ -17,4 +17,9 @@ async def look_up(host: str, port: int) -> Sequence[str]:
     """The addresses of a name in the system's order, without stopping the event loop."""
     name = host.encode() if host.isascii() else host  # as text it would be encoded as IDNA, whose tables take 0.4 MB
     found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(each[4][0]) for each in found))
+    return list(dict.fromkeys(_with_its_zone(*each[4]) for each in found))
+
+
+def _with_its_zone(host: object, _port: object, _flow: object = 0, zone: object = 0) -> str:
+    """An address of a link alone is none without the number of its interface."""
+    return f"{host}%{zone}" if zone else str(host)

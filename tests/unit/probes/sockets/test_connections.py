@@ -495,6 +495,12 @@ def test_other_ends_are_asked_for_at_once_when_they_are_named() -> None:
     assert scene.read(sock(port=6432)).connections == {"primary": 1.0}
 
 
+def test_an_address_of_a_link_alone_is_named_as_the_kernel_tells_it_without_its_zone() -> None:
+    scene = Scene(targets={"main": [("fe80::1%eth0", 5432)], "other": [("10.0.0.9", 5432)]})
+    near = sock(host="fe80::1")._replace(family=socket.AF_INET6)
+    assert scene.read(near, sock()).connections == {"main": 1.0, "other": 1.0}
+
+
 def test_of_many_connections_some_are_followed_in_one_sample_and_stand_for_all() -> None:
     async def sleep(_: float) -> None:
         scene.clock.advance(0.1)
