@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from probes.postgres.dsn import ENCODE, Dsn, library_options, unusable
+from probes.sockets.tcp_info import pack_address
 from probes.store.failures import LinkFailed, Remote
 from probes.store.look_up import MOST_ADDRESSES, LookUp, look_up
 
@@ -99,4 +100,9 @@ def _entries(options: Mapping[str, str]) -> list[dict[str, str]]:
         )
     if any(re.fullmatch(r"\s*([1-9][0-9]{0,4})?\s*", port) is None or int(port or PORT) > MOST_PORT for port in ports):
         raise unusable(f"a port in it is not a number of 1 to {MOST_PORT}", ENCODE)
+    try:
+        for address in filter(None, map(str.strip, lists.get("hostaddr", []))):
+            pack_address(address.partition("%")[0])
+    except ValueError:
+        raise unusable("a hostaddr in it is no IP address", "a name stands in host") from None
     return [{name: found[at].strip() for name, found in lists.items()} for at in range(count)]

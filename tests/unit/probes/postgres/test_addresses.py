@@ -71,6 +71,7 @@ def tried(dsn: str) -> Tried:
         ("host=a,/run/pg port=1,2", [("a", "10.0.0.1", "1"), ("/run/pg", "", "2")]),
         ("hostaddr=10.0.0.7,10.0.0.8", [("", "10.0.0.7", ""), ("", "10.0.0.8", "")]),
         ("host=nobody,b hostaddr=10.0.0.7,", [("nobody", "10.0.0.7", ""), ("b", "10.0.0.2", ""), ("b", "10.0.0.3", "")]),
+        ("hostaddr=fe80::1%eth0", [("", "fe80::1%eth0", "")]),
         ("host=,a", [("", "", ""), ("a", "10.0.0.1", "")]),
         ("host=missing,a", [("a", "10.0.0.1", "")]),
         ("service=main", [("", "", "")]),
@@ -139,8 +140,8 @@ def test_load_is_balanced_over_hosts_and_addresses(monkeypatch: pytest.MonkeyPat
     assert balanced == [("b", "10.0.0.3", "2"), ("b", "10.0.0.2", "2"), ("a", "10.0.0.1", "1")]
 
 
-@pytest.mark.parametrize("dsn", ["host=a,b port=1,2,3", "host=a,b hostaddr=10.0.0.1", "host=a port=tail", "host=a port=70000", "host=a port=0"])  # fmt: skip
-def test_lists_that_do_not_match_and_ports_that_are_none_are_configuration(dsn: str) -> None:
+@pytest.mark.parametrize("dsn", ["host=a,b port=1,2,3", "host=a,b hostaddr=10.0.0.1", "host=a port=tail", "host=a port=70000", "host=a port=0", "hostaddr=tail", "hostaddr=10.0.0.1,10.1"])  # fmt: skip
+def test_lists_that_do_not_match_and_what_is_no_port_or_address_are_configuration(dsn: str) -> None:
     with pytest.raises(LinkFailed) as raised:
         walk(dsn)
     assert raised.value.reason == "configuration"
