@@ -18,6 +18,7 @@ _LOGIN = (
     "the server does not accept this user, password or database",
     "check the DSN; use the app's own",
 )
+_CLOSED = ("closed", "the connection was closed by the other side", "look at the server's log, or at the proxy's")
 #: What libpq or the server says (first match decides) -> reason, sentence, remedy.
 FAILURES: Final[tuple[tuple[tuple[str, ...], str, str, str], ...]] = (
     (("invalid sslmode", "invalid target_session", "invalid load_balance", "invalid integer", "invalid channel_binding", "service file", "definition of service"),
@@ -35,9 +36,9 @@ FAILURES: Final[tuple[tuple[tuple[str, ...], str, str, str], ...]] = (
     (("starting up", "shutting down", "recovery mode", "not yet accepting", "not accepting connections"), "starting", "the server is starting, stopping or recovering", "wait; look at its log"),
     (("unreachable", "No route to host", "Cannot assign requested address"), "no route", "no route leads to this address", "check the address, and the routes of this container"),
     (("Connection refused", "No such file"), "refused", "nothing listens at this address", "check host and port; is the server running?"),
+    (("terminating connection",), *_CLOSED),  # due to a timeout, too: that was told, and at once
     (("timeout", "timed out"), SILENT, "the server did not answer in time", "is the host up, and the port open in every firewall between?"),
-    (("closed the connection", "terminating connection", "reset by peer", "server closed", "closed unexpectedly", "EOF", "unexpected eof", "SSL SYSCALL"),
-     "closed", "the connection was closed by the other side", "look at the server's log, or at the proxy's"),
+    (("closed the connection", "reset by peer", "server closed", "closed unexpectedly", "EOF", "unexpected eof", "SSL SYSCALL"), *_CLOSED),
     # Behind all that an encrypted connection ends in: those texts name its layer too.
     (("SSL", "TLS"), "tls", "no encrypted connection could be agreed on", "set sslmode as the app has it"),
 )  # fmt: skip

@@ -51,6 +51,11 @@ class Link:
         return self._arrivals.least_rtt()
 
     @property
+    def ended(self) -> bool:
+        """At rest: whether the other side has ended it, or said what nobody asked for."""
+        return self._arrivals.lie_unread()
+
+    @property
     def peer(self) -> tuple[str, int] | None:
         """Address and port of the server, or of what stands before it; ``None`` over a unix socket."""
         return self._arrivals.peer()

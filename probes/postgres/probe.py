@@ -101,7 +101,7 @@ class PostgresProbe(StoreProbe[PostgresReading, Link]):
             return found
 
     def _close(self) -> None:
-        if self._link is not None:
+        if self._link is not None and not self._link.ended:  # else it is the other side that has it in TIME_WAIT
             self._own.ends(self._link.peer)
         super()._close()
 

@@ -55,6 +55,11 @@ class RedisLink:
         return self._arrivals.least_rtt()
 
     @property
+    def ended(self) -> bool:
+        """At rest: whether the other side has ended it, or said what nobody asked for."""
+        return self._arrivals.lie_unread()
+
+    @property
     def local(self) -> bool:
         """Whether it is a unix socket, which has no network."""
         return self._socket.family == socket.AF_UNIX

@@ -3,6 +3,9 @@
 Manners: one operation in flight, and after a failure a pause that doubles up to 15 s, to five minutes where this agent is not
 let in.  A slot in the pause is no other failure: it asks nothing, and counts nothing.  The pause ends at once when the app's
 own connections are answered again, and when there is another address.
+
+A connection that was ended while it rested (idle_session_timeout, a pooler's or a load balancer's limit) is replaced before anything
+is asked: who wants it gone is not down, and who is down takes no other one.
 """
 
 from __future__ import annotations
@@ -41,6 +44,11 @@ class Connection(Protocol):
     @property
     def least_rtt(self) -> float:
         """Smallest round trip that the kernel saw, seconds; 0.0 where it does not say."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """At rest: whether the other side has ended it, or said what nobody asked for."""
         ...
 
     def close(self) -> None:
@@ -142,7 +150,7 @@ class StoreProbe(ABC, Generic[S, C]):
         try:
             async with asyncio.timeout(self._timeout) as self._limit:
                 self._slots += 1
-                if self._link is None or self._is_old():
+                if self._link is None or self._is_old() or self._link.ended:
                     opened = 1.0
                     await self._open()
                 assert self._link is not None

@@ -1,4 +1,4 @@
-"""What a server says while a connection is opened: at the door, and to who logs in."""
+"""What a server says while a connection is opened, at the door and to who logs in; and that it has left."""
 
 from __future__ import annotations
 
@@ -55,6 +55,17 @@ def test_what_a_server_says_before_it_closes_is_why(says: bytes, reason: str, en
 @pytest.mark.parametrize("end", ["closes", "resets", "unix"])
 def test_who_closes_without_a_word_has_closed(end: str) -> None:
     assert fault(leaves(end)) == "closed"
+
+
+@pytest.mark.parametrize("end", ["closes", "resets", "unix"])
+def test_a_connection_knows_at_rest_that_it_was_ended(end: str) -> None:
+    ours, servers = pair(end)
+    with closing(RedisLink(ours, dict.fromkeys(PHASES, 0.0))) as link, servers:
+        assert not link.ended
+        if end == "resets":
+            servers.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        servers.close()
+        assert link.ended
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ class Open:
     """A connection."""
 
     least_rtt = 0.0
+    ended = False
 
     def __init__(self) -> None:
         self.phases: Mapping[str, float] = {}
