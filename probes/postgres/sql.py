@@ -15,10 +15,11 @@ MOST_WAITS: Final = 64
 MOST_HOLDERS: Final = 3
 #: The agent's sessions are named so, and left out.
 APPLICATION: Final = "stallscope"
-#: The other sessions of this database, not the agents'; of a session that is hidden even the kind is.
+#: The sessions of clients; of a session that is hidden even the kind is.
+_CLIENTS: Final = "coalesce(backend_type, 'client backend') = 'client backend'"
+#: The other sessions of this database, not the agents'.
 _OTHERS: Final = (
-    "datname = current_database() AND pid <> pg_backend_pid() "
-    f"AND coalesce(backend_type, 'client backend') = 'client backend' AND application_name <> '{APPLICATION}'"
+    f"datname = current_database() AND pid <> pg_backend_pid() AND {_CLIENTS} AND application_name <> '{APPLICATION}'"
 )
 
 #: state or "hidden", wait_event_type or "", wait_event or "", how many, sum of the statements' ages in seconds.  Who may be seen and has no state
@@ -76,7 +77,8 @@ def totals(version: int) -> str:
 
     Columns: transactions, blocks read, blocks hit, temporary bytes, deadlocks, sessions (from 14), requested
     checkpoints, connections in use, connections for everybody, limit of the database, limit of the role (both NULL: none),
-    connections in use of this database, of this role.
+    connections in use of this database, of this role.  numbackends counts parallel and autovacuum workers, too, which have
+    slots of their own beside max_connections (MaxBackends, postinit.c).
     """
     sessions = "sessions" if version >= 140000 else "NULL"
     checkpoints = (
@@ -87,10 +89,11 @@ def totals(version: int) -> str:
         kept += " - current_setting('reserved_connections')::int"
     return (
         f"SELECT xact_commit + xact_rollback, blks_read, blks_hit, temp_bytes, deadlocks, {sessions}, (SELECT {checkpoints}), "  # noqa: S608 - text of ours
-        f"(SELECT sum(numbackends) FROM pg_stat_database), current_setting('max_connections')::int - {kept}, "
-        "nullif(b.datconnlimit, -1), nullif(r.rolconnlimit, -1), d.numbackends, "
-        "(SELECT count(*) FROM pg_stat_activity WHERE usesysid = r.oid) "
-        "FROM pg_stat_database d JOIN pg_database b ON b.oid = d.datid, pg_roles r "
+        f"s.used, current_setting('max_connections')::int - {kept}, "
+        "nullif(b.datconnlimit, -1), nullif(r.rolconnlimit, -1), s.of_database, s.of_role "
+        "FROM pg_stat_database d JOIN pg_database b ON b.oid = d.datid, pg_roles r, "
+        "(SELECT count(*) AS used, count(*) FILTER (WHERE datname = current_database()) AS of_database, "
+        f"count(*) FILTER (WHERE usename = current_user) AS of_role FROM pg_stat_activity WHERE datid IS NOT NULL AND {_CLIENTS}) s "
         "WHERE d.datname = current_database() AND r.rolname = current_user"
     )
 

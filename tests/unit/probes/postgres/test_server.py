@@ -1,4 +1,4 @@
-"""How often the sessions of a server are sampled."""
+"""How often the sessions of a server are sampled, and which of them are connections."""
 
 from __future__ import annotations
 
@@ -72,3 +72,11 @@ def test_sessions_are_sampled_once_after_a_slot_in_which_all_rested(busy: list[R
 def test_of_nobody_or_of_those_that_are_hidden_one_sample_says_the_same(sessions: list[Row]) -> None:
     times, _ = _slots(sessions, sessions, sessions)
     assert times == [SAMPLES_PER_SLOT, 1, 1]
+
+
+@pytest.mark.parametrize("version", [120000, 150000, 180000])
+def test_connections_in_use_are_those_of_clients(version: int) -> None:
+    """Parallel and autovacuum workers, which numbackends counts, take none of max_connections."""
+    asked = sql.totals(version)
+    assert "numbackends" not in asked
+    assert "coalesce(backend_type, 'client backend') = 'client backend'" in asked
