@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from probes.counters import Counters
@@ -32,6 +32,10 @@ _FIRST: Final = Unseen("this is the first reading of this server: nothing to com
 _OLD: Final = Unseen("this server does not count it: Redis does from 6.2 on", Code.CANNOT_COUNT)
 _LOG_OFF: Final = Unseen("slowlog-log-slower-than of this server keeps no command of 10 ms", Code.NOT_CONFIGURED)
 _ODD: Final = Unseen("the server answered something else", Code.MALFORMED)
+#: Commands that call others, by what they are: a transaction may call a script, and no script another one.
+_CALLERS: Final[Mapping[str, str]] = {"exec": "transaction"} | dict.fromkeys(
+    ("eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro"), "script"
+)
 #: Field of the reading -> INFO's name, factor.
 _NOW: Final[Mapping[str, tuple[str, float]]] = {
     "clients": ("connected_clients", 1.0), "blocked_clients": ("blocked_clients", 1.0),
@@ -166,8 +170,8 @@ class ServerView:
             name[2:]: took * 1e-6 / gained[f"n {name[2:]}"] for name, took in gained.items()
             if name[0] == "t" and gained.get(f"n {name[2:]}") and took * 1e-6 >= SLOW_SECONDS * gained[f"n {name[2:]}"]
         }  # fmt: skip
-        busy = sum(took for name, took in gained.items() if name[0] == "t") * 1e-6
-        held = sum(gained[f"t {name}"] for name in slow) * 1e-6
+        busy = _together((name[2:], took * 1e-6) for name, took in gained.items() if name[0] == "t")
+        held = _together((name, gained[f"t {name}"] * 1e-6) for name in slow)
         return min(1.0, busy / seconds), min(1.0, held / seconds), {_shown(name): mean for name, mean in slow.items()}
 
     def _log(self, said: Value) -> tuple[float, float, dict[str, float]] | None:
@@ -199,7 +203,8 @@ class ServerView:
         longest: dict[str, float] = {}
         for took, name in slow:
             longest[name] = max(took, longest.get(name, 0.0))
-        return len(slow) * unfetched, min(1.0, sum(took for took, _ in slow) * unfetched / seconds), longest
+        held = _together((name, took) for took, name in slow)
+        return len(slow) * unfetched, min(1.0, held * unfetched / seconds), longest
 
     def _since(self, what: str, info: Mapping[str, str]) -> float | None:
         """Seconds since the same was asked before, on the server's clock where it tells it."""
@@ -207,6 +212,19 @@ class ServerView:
         now = self._clock() if told is None else told * 1e-6
         before, self._looked[what] = self._looked.get(what), now
         return now - before if before is not None and now > before else None
+
+
+def _together(took: Iterable[tuple[str, float]]) -> float:
+    """Seconds that these commands took, at least.
+
+    In the time of a script or a transaction is that of the commands that it calls, which is counted once more as theirs (call, server.c);
+    who called them is not told.
+    """
+    sums: dict[str, float] = {}
+    for name, seconds in took:
+        caller = _CALLERS.get(name.lower(), "")
+        sums[caller] = sums.get(caller, 0.0) + seconds
+    return max(sums.values(), default=0.0)
 
 
 def _why(question: str, said: Refused) -> Unseen:

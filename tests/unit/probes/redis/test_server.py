@@ -88,6 +88,25 @@ def test_slow_commands_are_counted_by_the_servers_own_clock_and_named_without_ar
     assert SECRET not in repr(fields)
 
 
+@pytest.mark.parametrize(
+    ("script", "keys", "once"),
+    [
+        pytest.param(2.0, 1.9, 2.0, id="what-a-script-calls"),
+        pytest.param(0.1, 1.9, 1.9, id="and-what-others-ask-for"),
+        pytest.param(0.0, 1.9, 1.9, id="those-alone"),
+    ],
+)
+def test_what_a_script_or_a_transaction_calls_holds_everybody_up_once(script: float, keys: float, once: float) -> None:
+    """Redis counts it as the time of EXEC, of EVAL and of what that calls, in commandstats and, but for EXEC, in the slow log."""
+    before: Mapping[str, tuple[int, float]] = {"exec": (1, 0.0), "evalsha": (1, 0.0), "keys": (1, 0.0)}
+    now: Mapping[str, tuple[int, float]] = {"exec": (3, script), "evalsha": (3, script), "keys": (3, keys)}
+    of_stats = looks(Server({"INFO commandstats": [stats(**before), stats(**now)], "SLOWLOG GET 16": [NOPERM]}))
+    assert of_stats["standstill_ratio"] == of_stats["busy_ratio"] == pytest.approx(once / 10.0)
+    logged: list[Value] = [entry(9, script, "evalsha"), entry(8, keys)]
+    of_log = looks(Server({"CONFIG GET slowlog-log-slower-than": KEPT, "SLOWLOG GET 16": [[entry(7, 0.1)], logged]}))
+    assert of_log["standstill_ratio"] == pytest.approx(once / 10.0)
+
+
 def test_of_more_slow_commands_than_are_fetched_the_rest_is_counted_by_their_numbers() -> None:
     many: Value = [entry(number, 0.1) for number in range(84, 100)]
     fields = looks(Server({"CONFIG GET slowlog-log-slower-than": KEPT, "SLOWLOG GET 16": [[entry(67, 0.1)], many]}))
