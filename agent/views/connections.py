@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from agent.history import History, once, remembered
-from agent.views.round_trips import STORES, asked
+from agent.views.round_trips import STORES, asked, way
 from probes.averages import fmean, median, weighted_mean
 from probes.reading import specs
 from probes.record import dataclass
@@ -130,6 +130,23 @@ def connections(history: History, seconds: float) -> dict[str, Connections]:
             waits=_dot(of["waiting_ratio"], looks),
         )  # fmt: skip
     return found
+
+
+def way_known(history: History, seconds: float, remote: str, seen: Connections) -> bool:
+    """Whether the kernel's round trip is the way to this endpoint, and no proxy hides more than half of it from all but the agent's own questions."""
+    own = way(history, seconds, remote)
+    return seen.min_rtt_seconds is not None and not (own.is_far and seen.min_rtt_seconds < own.least / 2)
+
+
+def on_the_way(seen: Connections, seconds: float) -> float:
+    """Of the connections that wait, and not for long, how many wait at any moment for a network that takes these seconds.
+
+    By Little's law these are the round trips per second times their length.  Of a large request or reply the other way counts, which
+    has one segment each; and each wait is one round trip at least, also where segments are not counted, as of connections that came and went.
+    """
+    waiting = (seen.waiting - seen.waiting_long) * seen.count
+    waits = waiting / seen.wait_seconds if seen.wait_seconds else 0.0
+    return min(waiting, seconds * max(waits, min(seen.per_second, seen.replies_per_second)))
 
 
 def slow_waits(history: History, seconds: float, remote: str, least: float) -> tuple[float, float]:

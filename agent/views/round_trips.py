@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from agent.history import History, once
 from probes.averages import median
@@ -21,6 +21,12 @@ UNEVEN: Final = 0.5
 """Distance is constant, a server without CPU is not: quick ones take less than so much of the median."""
 LEAST_TRIPS: Final = 3
 """Whether they are steady takes so many."""
+FAR_SECONDS: Final = 0.005
+"""A way from which a hundred questions one after another lose half a second."""
+EVEN: Final = 0.6
+"""Of distance the shortest time is at least so much of the median."""
+LATEST: Final = 4
+"""By so many the way is told: of a change, the old one is forgotten after that."""
 KNOWN_SECONDS: Final = 300.0
 """How quick a peer can be is known from so long: a minute in which it is starved may have no quick answer."""
 STORES: Final[Mapping[type[StoreReading], Service]] = {
@@ -78,6 +84,18 @@ class RoundTrip:
         return any(quick) and quick != sorted(quick) and quick != sorted(quick, reverse=True)
 
 
+class Way(NamedTuple):
+    """What the network takes of the agent's latest questions to a server, of every kind; seconds."""
+
+    least: float
+    usual: float
+
+    @property
+    def is_far(self) -> bool:
+        """Whether that is long, and always about the same."""
+        return self.least >= FAR_SECONDS and self.least >= EVEN * self.usual
+
+
 def asked(history: History) -> dict[str, type[StoreReading]]:
     """Every configured server that there are readings of, and of which kind."""
     return {target: kind for kind in STORES for target in history.targets(kind)}
@@ -103,6 +121,12 @@ def round_trips(history: History, seconds: float, target: str, latest: int = 100
             networks=tuple(parts["network"]),
         )
     return found
+
+
+def way(history: History, seconds: float, target: str) -> Way:
+    """The way to a server and back; not far while it has not answered."""
+    found = [n for each in round_trips(history, seconds, target, LATEST).values() for n in each.networks]
+    return Way(min(found), median(found)) if found else Way(0.0, 0.0)
 
 
 def starved(history: History, seconds: float, target: str) -> float:

@@ -71,18 +71,21 @@ class Stalled:
     waited_for: bool = False
     #: The remote to which the app holds all connections, where no pool is seen.
     none_free: str | None = None
+    #: Whether how far away their other side is is known of all connections.
+    way_known: bool = False
 
     def number(self, parts: Collection[str]) -> float | None:
         """How many stand still for these parts; ``None`` where none does that can be seen.
 
-        Of what takes the CPU away 0.0 is a number too, where the app's own threads are seen.
+        Of what takes the CPU away 0.0 is a number too, where the app's own threads are seen, and of the network where the way is known.
         """
         found = sum(
             number for group in self.groups.values() for part, number in group.items() if part in parts and self._counts(part)
         )  # fmt: skip
         found += sum(self.sums.get(part, 0.0) for part in parts)
         counted = self.whose == THE_APP and not set(CAUSES).isdisjoint(parts)
-        return found if found >= LEAST or counted else None
+        measured = self.way_known and NETWORK in parts
+        return found if found >= LEAST or counted or measured else None
 
     def share(self, number: float | None) -> float | None:
         """Of all that runs or would go on if it could, so much; 0 to 1."""
@@ -127,7 +130,8 @@ def stalled(history: History, seconds: float = SECONDS) -> Stalled:
     told = {name: number for name, number in sums.items() if nobody[name] < number / 2}
     # Nor is anybody blamed for what he holds while he is held up himself, which is not seen of an app elsewhere.
     full = _none_free(history, seconds, sum(threads.values()), withheld, ends, by_end) if whose == THE_APP else None
-    return Stalled(groups, whose, told, sums[WAITERS] >= LEAST or full is not None, full)
+    way_known = bool(by_end) and all(connections.way_known(history, seconds, remote, ends[remote]) for remote in by_end)
+    return Stalled(groups, whose, told, sums[WAITERS] >= LEAST or full is not None, full, way_known)
 
 
 def _none_free(
@@ -233,7 +237,7 @@ def _connections(
     known = min(seen.waiting_long * seen.count, max(0.0, locked + executing - waiting))
     parts[OWN_PACE] -= known
     waiting += known
-    network = min(waiting, seen.per_second * (seen.min_rtt_seconds or 0.0))
+    network = min(waiting, connections.on_the_way(seen, seen.min_rtt_seconds or 0.0))
     rest = waiting - network
     of_server = min(1.0, rest / (locked + executing)) if locked + executing else 0.0
     other, away = max(0.0, rest - (locked + executing) * of_server), starved(history, seconds, remote)

@@ -36,6 +36,7 @@ from probes.sockets.connections import ConnectionsReading
 from tests.unit.agent.rules.database.test_database import DB, MAIN, sample, server
 from tests.unit.agent.rules.database.test_pool_saturated import sample as pool
 from tests.unit.agent.rules.database.test_postgres import reading as trips
+from tests.unit.agent.rules.database.test_postgres import shifted
 from tests.unit.builders import Burst, Scene, beats
 
 TO_DB = f"connections to {DB}"
@@ -116,7 +117,7 @@ def test_who_waits_for_the_agents_cpus_is_not_an_app_that_runs_on_others(own_cpu
         ({"unread_ratio": 0.75, "idle_ratio": 0.25, "waiting_ratio": 0.0}, {UNKNOWN: 3.0, IDLE: 1.0}),
         ({"unread_ratio": 0.75, "unread_long_ratio": 0.75, "idle_ratio": 0.25, "waiting_ratio": 0.0}, {OWN_PACE: 3.0, IDLE: 1.0}),
         ({"waiting_ratio": 0.5, "idle_ratio": 0.5}, {OTHER_SIDE: 2.0, IDLE: 2.0}),
-        ({"waiting_ratio": 0.5, "idle_ratio": 0.5, "round_trips_per_second": 90.0, "min_rtt_seconds": 0.02}, {NETWORK: 1.8, OTHER_SIDE: 0.2, IDLE: 2.0}),
+        ({"waiting_ratio": 0.5, "idle_ratio": 0.5, "round_trips_per_second": 90.0, "replies_per_second": 90.0, "min_rtt_seconds": 0.02}, {NETWORK: 1.8, OTHER_SIDE: 0.2, IDLE: 2.0}),
         ({"waiting_ratio": 0.5, "idle_ratio": 0.5, "waiting_long_ratio": 0.5}, {OWN_PACE: 2.0, IDLE: 2.0}),
     ],
 )  # fmt: skip
@@ -234,7 +235,7 @@ def test_the_parts_of_a_group_sum_to_its_number(
     idle = 1 - unread - waiting
     seen = sample(
         MAIN, unread_ratio=unread, waiting_ratio=waiting, idle_ratio=idle, unread_long_ratio=long * unread, idle_long_ratio=rest * idle,
-        waiting_long_ratio=long * waiting, round_trips_per_second=rate, min_rtt_seconds=0.001,
+        waiting_long_ratio=long * waiting, round_trips_per_second=rate, replies_per_second=rate, min_rtt_seconds=0.001,
     )  # fmt: skip
     taken = pool(size=12, checked_out=checked, waiting=2, acquires=5, wait_seconds=0.0)
     found = scene(seen, taken, app(0.2, busy), server({"Lock": locked, "running": 1.0}, 0.1), seconds=20.0)
@@ -253,6 +254,16 @@ def test_connections_that_rest_to_one_remote_are_not_taken_for_those_of_a_busy_p
     found = scene(both, pool(size=10, checked_out=10, waiting=5, acquires=10, wait_seconds=9.0))
     assert all(HELD not in parts for parts in found.groups.values())
     assert found.number((OTHER_SIDE,)) == pytest.approx(15.0)
+
+
+def test_that_nobody_waits_for_the_network_is_a_number_where_the_way_is_known() -> None:
+    near = sample(MAIN, waiting_ratio=0.8, waiting_seconds=1.0)
+    behind = trips(MAIN, trips=shifted(network=20.0))
+    assert scene(near).number((NETWORK,)) == pytest.approx(0.0, abs=0.001)
+    assert scene(near, trips(MAIN)).number((NETWORK,)) is not None
+    assert scene(near, behind).number((NETWORK,)) is None, "a proxy hides how far it is"
+    assert scene(replace(near, min_rtt_seconds=None)).number((NETWORK,)) is None
+    assert scene(app(0.2, 0.2)).number((NETWORK,)) is None
 
 
 @pytest.mark.parametrize(("rests", "most"), [(1.0, HELD), (0.1, QUOTA)])

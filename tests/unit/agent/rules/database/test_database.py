@@ -115,6 +115,25 @@ TURNS: dict[str, Any] = {
 }
 LONE = sample(waiting_ratio=0.2, waiting_seconds=1.0, waiters=1.0)
 
+
+def each_second(number: float) -> dict[str, Any]:
+    """So many requests, each with its reply."""
+    return {"round_trips_per_second": number, "replies_per_second": number}
+
+
+#: Three of four connections, some ms away, wait for statements of two seconds.
+AFAR_LONG: dict[str, Any] = {
+    "min_rtt_seconds": 0.02,
+    "waiting_ratio": 0.75,
+    "waiting_seconds": 1.0,
+    "busy_waiters": 3.0,
+    "waiters": 3.0,
+    **each_second(1.5),
+}
+FAR_AND_SLOW = sample(**{**AFAR_LONG, "min_rtt_seconds": 0.006})
+#: The agent's own round trips over that way.
+AFAR = reading(MAIN, trips=shifted(network=20.0), least_round_trip_seconds=0.0002)
+
 CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type]]] = {
     "database_slow": {
         "slow statements": ((SLOW,) * 4, Present),
@@ -226,8 +245,20 @@ CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type
         "no view of the server": ((reading(),), Unknown),
     },
     "network_slow": {
-        "told by the kernel": ((sample(min_rtt_seconds=0.02, waiting_ratio=0.5),) * 4, Present),
-        "far, and a queue of Redis": ((sample("10.0.0.1:6379", min_rtt_seconds=0.02, waiting_ratio=0.5),) * 4, Unknown),
+        "told by the kernel": ((sample(min_rtt_seconds=0.02, waiting_ratio=0.5, **each_second(90.0)),) * 4, Present),
+        "far, many small requests beside a long statement": ((sample(min_rtt_seconds=0.01, waiting_ratio=0.75, waiting_seconds=0.7, **each_second(150.0)),) * 4, Present),
+        "far, requests that nobody counts, and waits as long as the way": ((sample(min_rtt_seconds=0.02, waiting_ratio=0.5, waiting_seconds=0.01),) * 4, Present),
+        "far, and nobody counts requests or the length of waits": ((sample(min_rtt_seconds=0.02, waiting_ratio=0.5),) * 4, Unknown),
+        "far, and slow statements": ((FAR_AND_SLOW,) * 4, Absent),
+        "far, and slow statements, each sent in many segments": ((replace(FAR_AND_SLOW, round_trips_per_second={DB: 300.0}),) * 4, Absent),
+        "far, and a lock": ((sample(min_rtt_seconds=0.1, waiting_ratio=0.75, waiting_seconds=4.0),) * 4, Absent),
+        "asked, and the app waits for slow statements": (((sample(MAIN, **AFAR_LONG), AFAR),) * 4, Absent),
+        "asked behind a proxy, and the app waits for slow statements": (((sample(MAIN, **{**AFAR_LONG, "min_rtt_seconds": 0.0002}), AFAR),) * 4, Absent),
+        "asked, and the app waits for a lock for over 10 s": (((sample(MAIN, **STANDING, min_rtt_seconds=0.02), AFAR),) * 4, Absent),
+        "asked behind a proxy, and the app waits for the way": (((sample(MAIN, waiting_ratio=0.5, **each_second(90.0)), AFAR),) * 4, Present),
+        "asked, and the app waits now and then, as long as the way": (((sample(MAIN, waiting_ratio=0.05, waiting_seconds=0.01, min_rtt_seconds=0.02, **each_second(5.0)), AFAR),) * 4, Present),
+        "asked, and the app is idle": (((sample(MAIN, waiting_ratio=0.0, min_rtt_seconds=0.02), AFAR),) * 4, Present),
+        "far, and a queue of Redis": ((sample("10.0.0.1:6379", min_rtt_seconds=0.02, waiting_ratio=0.5, **each_second(90.0)),) * 4, Unknown),
         "far, and a MySQL that answers two of three messages": ((sample(MYSQL, **{**CLOSES, "round_trips_per_second": 20.0, "replies_per_second": 13.0}, min_rtt_seconds=0.02),) * 4, Unknown),
         "far, and a MySQL that answers two of three messages as often as its distance allows": ((sample(MYSQL, **{**CLOSES, "round_trips_per_second": 90.0, "replies_per_second": 60.0}, min_rtt_seconds=0.02),) * 4, Present),
         "far, and a replication": ((sample(min_rtt_seconds=0.02, waiting_ratio=0.5, waiting_long_ratio=0.5),) * 4, Absent),
@@ -492,6 +523,37 @@ def test_a_cause_that_the_database_role_shows_explains_the_waiting() -> None:
         "waiting_for_database": "database_slow",
     }
     assert "works long" in report.verdict
+
+
+@pytest.mark.parametrize("role", [False, True])
+def test_what_waits_far_away_for_slow_statements_is_not_the_networks(role: bool) -> None:
+    """The network was named first, and said to explain waits of two seconds, at 6 ms of distance."""
+    scene = Scene()
+    engine = Engine(scene.history, clock=scene.clock)
+    remote = MAIN if role else DB
+    for _ in range(8):
+        scene.run(10)
+        scene.history.add(sample(remote, **{**AFAR_LONG, "min_rtt_seconds": 0.006}))
+        if role:
+            scene.history.add(reading(MAIN, trips=shifted(network=6.0), least_round_trip_seconds=0.006))
+            scene.history.add(server({"IO": 3.0}, 1.0))
+        report, _ = engine.evaluate(AgentSelf("1", 1.0, 1.0, 1))
+    assert report.findings[0].rule == ("database_slow" if role else "waiting_for_database")
+    assert report.findings[0].explained_by is None
+    states = {suspect.name: suspect.state for suspect in report.suspects}
+    assert (states["database"], states["network"]) == ("convicted", "cleared")
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["by the kernel", "behind a proxy"])
+def test_the_network_is_convicted_of_the_connections_that_wait_for_it(asked: bool) -> None:
+    requests = each_second(45.0)
+    told = (
+        judge("network_slow", *((sample(MAIN, waiting_ratio=0.75, **requests), AFAR),) * 4)
+        if asked
+        else judge("network_slow", *(sample(min_rtt_seconds=0.02, waiting_ratio=0.75, **requests),) * 4)
+    )
+    assert isinstance(told, Present)
+    assert told.share == pytest.approx(45 * 0.02 / 4, abs=0.005)
 
 
 def test_a_rule_with_two_sources_runs_on_either_and_is_unknown_without_both() -> None:
