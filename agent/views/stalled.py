@@ -11,7 +11,7 @@ whoever is ready: C cores of work of which a share s is lost are C / (1 - s) rea
 to these in proportion, and to nobody as far as the thread is neither.  A connection that waits is on the network for its round
 trips times the kernel's shortest round-trip time; the rest is the server's, told apart by its own sessions where a role may see
 them.  Of both, what the server works for and what nobody can tell, the share in which the agent's own short questions met a
-server, or a proxy, that could not run is put down to *starved*.  *Held* is what the app keeps without asking anything: sessions
+server, or a proxy, that could not run, or a pooler without a free connection, is put down to *starved*.  *Held* is what the app keeps without asking anything: sessions
 idle in transaction; replies of which nothing is taken; and of the connections that a pool has given out those that cannot be among the ones on which something
 moved within the last second.
 

@@ -97,7 +97,9 @@ async def _open_anyhow(
     except NotLetIn:
         if not options:
             raise
-    return await _open(address, application, "", phases, own, patience)
+    link = await _open(address, application, "", phases, own, patience)
+    link.pooled = True
+    return link
 
 
 async def _open(

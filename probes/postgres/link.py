@@ -39,6 +39,8 @@ class Link:
         """Seconds of each phase of opening it."""
         self.remotes: Sequence[Remote] = ()
         """Every address of the name behind which it is."""
+        self.pooled = False
+        """Whether a pooler is known to stand before the server."""
 
     @property
     def server_version(self) -> int:

@@ -21,11 +21,13 @@ from probes.postgres.link import Link, Row
 from probes.postgres.sql import APPLICATION
 from probes.reading import Stability
 from probes.record import dataclass
+from probes.sockets.services import SERVICES
 from probes.store.failures import LinkFailed, Remote
 from probes.store.look_up import LookUp, look_up
 from probes.store.probe import StoreProbe, StoreReading
 from probes.store.round_trip import Parts
 
+POOLER_PORTS = SERVICES["pgbouncer"].ports
 WAIT_SECONDS = 0.02
 ROW_BYTES = 200
 
@@ -36,6 +38,9 @@ class PostgresReading(StoreReading):
 
     probe: ClassVar[str] = "postgres"
     stability: ClassVar[Stability] = "stable"
+
+    pooled: bool = False
+    """Whether a pooler is known to answer: it took no setting of a session, or it listens at a pooler's port."""
 
 
 class PostgresProbe(StoreProbe[PostgresReading, Link]):
@@ -124,4 +129,6 @@ class PostgresProbe(StoreProbe[PostgresReading, Link]):
             "bulk": f"SELECT repeat('x', {ROW_BYTES}) FROM generate_series(1, {self._rows})",  # noqa: S608  numbers of ours
         }
         trips = {name: await link.ask(operation, self._run_delay) for name, operation in operations.items()}
-        return {name: self._split(name, trip, link.least_rtt) for name, trip in trips.items()}, {}
+        return {name: self._split(name, trip, link.least_rtt) for name, trip in trips.items()}, {
+            "pooled": link.pooled or (link.peer is not None and link.peer[1] in POOLER_PORTS)
+        }

@@ -94,6 +94,7 @@ def test_a_round_trip_through_a_pooler_is_taken_apart(pooler: Pgbouncer) -> None
     # The kernel begins to stamp some time after it is first asked to (net_enable_timestamp() leaves that to a worker).
     assert [reading.method for reading in rest].count({"kernel timestamps": 1.0}) >= len(rest) - 1
     assert rest[-1].method == {"kernel timestamps": 1.0}
+    assert {reading.pooled for reading in rest} == {not pooler.settings}, "it is known by what it refuses"
     for reading in rest:
         assert reading.failures == {}
         assert reading.round_trip_seconds is not None

@@ -1,4 +1,7 @@
-"""A short question takes long and unevenly on the other side: the server, or a proxy before it, lacks CPU."""
+"""A short question takes long and unevenly on the other side: the server, or a proxy before it, lacks CPU, or a pooler has no connection free.
+
+Where the server's own clock is short the wire does not separate these: each makes a question wait before the server begins.
+"""
 
 from __future__ import annotations
 
@@ -47,19 +50,35 @@ def _target(history: History, target: str) -> Judgement:
     uneven = trip.is_uneven(STEADY.value) or trip.server >= SLOW.value
     if away < SLOW.value or not uneven:
         return Absent(text, evidence)
-    return Present("warning", SURE, "the app", evidence, Advice(
-        ADVICE, ("check the CPU of the database server, and of a proxy before it", "raise its CPU limit"), "a larger server or proxy",
-        "more CPU on this side, or fewer connections here",
-    ))  # fmt: skip
+    pooled = any(each.pooled for each in history.window(PostgresReading, SPAN, target))
+    return Present("warning", SURE, "the app", evidence, _advice(by_its_clock=trip.server >= SLOW.value, pooled=pooled))
 
 
-ADVICE = "Give the database server, or the proxy before it, its CPU."
+def _advice(*, by_its_clock: bool, pooled: bool) -> Advice:
+    if by_its_clock:
+        return Advice(
+            "Give the database server its CPU.", ("check the CPU of the database server", "raise its CPU limit"), "a larger server",
+            "more CPU on this side, fewer connections here, or a larger pool of a pooler",
+        )  # fmt: skip
+    cpu = ("check the CPU of the database server, and of a proxy before it", "raise its CPU limit where it is used up")
+    pool = (
+        "ask a pooler before it with SHOW POOLS: while cl_waiting is above 0, all its connections to the server are in use",
+        "if so, shorter transactions, or a larger default_pool_size",
+    )
+    return Advice(
+        ADVICE, (*pool, *cpu) if pooled else (*cpu, *pool),
+        "a larger server or proxy, or more connections of the pooler to it",
+        "more CPU on this side, or another number of connections here",
+    )  # fmt: skip
+
+
+ADVICE = "Find what is missing: CPU of the database server or of a proxy before it, or, behind a pooler, a free connection to the server."
 
 RULE = Rule(
     id="proxy_or_server_starved",
-    title="The database server or a proxy before it is starved",
-    meaning="Even a question without any work takes long on the other side, and not always equally long.",
-    disproof="SELECT 1 on the server's own host answers within a millisecond each time",
+    title="Short questions wait for the database server, or for a proxy or pooler before it",
+    meaning="Even a question without any work takes long on the other side, and not always equally long: the server or a proxy lacks CPU, or all connections of a pooler to the server are in use.",
+    disproof="SELECT 1 on the server's own host answers within a millisecond each time, and a pooler before it counts no cl_waiting (SHOW POOLS)",
     needs=(PostgresReading,),
     thresholds=(SLOW, STEADY, TRIPS),
     confidences=(SURE,),

@@ -37,7 +37,7 @@ async def startup(reader: asyncio.StreamReader) -> bytes:
 
 
 def opened(talk: Talk, options: str = "", addresses: int = 1, seconds: float = PATIENCE) -> str:
-    """Open a connection to a server behind so many addresses, which does this with each; returns the reason why it was not, "" where it was."""
+    """Open a connection to a server behind so many addresses, which does this with each; returns why it was not, "pooler" where it is known for one, or ""."""
     found = [f"127.0.0.{number}" for number in range(1, addresses + 1)]
     talks: set[asyncio.Task[None] | None] = set()
 
@@ -57,13 +57,14 @@ def opened(talk: Talk, options: str = "", addresses: int = 1, seconds: float = P
         server = await asyncio.start_server(one, "0.0.0.0", 0)
         try:
             dsn = f"postgresql://u:p@db.example:{server.sockets[0].getsockname()[1]}/d?sslmode=disable"
-            (await connect(dsn, application="test", options=options, seconds=seconds, find=find)).close()
+            link = await connect(dsn, application="test", options=options, seconds=seconds, find=find)
+            link.close()
+            return "pooler" if link.pooled else ""
         except LinkFailed as fault:
             return fault.reason
         finally:
             server.close()
             await asyncio.gather(*filter(None, talks))
-        return ""
 
     return asyncio.run(run())
 
@@ -90,7 +91,7 @@ def test_a_pooler_that_refuses_options_in_whatever_words_is_asked_once_more_with
         asked.append(await startup(reader))
         writer.write(fatal(said) if b"options\0" in asked[-1] else WELCOME)
 
-    assert opened(talk, "-c statement_timeout=1") == ""
+    assert opened(talk, "-c statement_timeout=1") == "pooler"
     assert [b"options\0" in each for each in asked] == [True, False]
 
 

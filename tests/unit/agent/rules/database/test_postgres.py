@@ -221,6 +221,27 @@ def test_a_route_that_became_longer_is_distance_and_no_starved_peer(rule: str) -
         assert all(told[first : last + 1])
 
 
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_pooler_without_a_free_connection_looks_like_a_server_without_cpu_and_both_are_said(pooled: bool) -> None:
+    queue = [replace(each, pooled=pooled) for each in UNEVEN]
+    judgement = judge("proxy_or_server_starved", *queue)
+    assert isinstance(judgement, Present)
+    advice = judgement.advice
+    by_pool = ["cl_waiting" in change for change in advice.changes]
+    by_cpu = ["CPU" in change for change in advice.changes]
+    assert any(by_pool)
+    assert any(by_cpu)
+    assert by_pool.index(True) < by_cpu.index(True) if pooled else by_cpu.index(True) < by_pool.index(True)
+    assert "fewer connections" not in advice.will_not_help
+
+
+def test_by_its_own_clock_the_server_alone_is_without_cpu() -> None:
+    judgement = judge("proxy_or_server_starved", *[replace(SLOW_SERVER, pooled=True)] * 5)
+    assert isinstance(judgement, Present)
+    assert not any("cl_waiting" in change for change in judgement.advice.changes)
+    assert "larger pool" in judgement.advice.will_not_help
+
+
 def test_on_cloud_run_the_advice_is_the_billing_mode() -> None:
     judgement = judge("client_suspended_holding_connection", *[FROZEN] * 3, environment="cloud_run_service")
     assert isinstance(judgement, Present)
