@@ -194,7 +194,7 @@ class Engine:
     def _report(self, answers: Mapping[str, Judgement], agent: AgentSelf) -> Report:
         present = {rule: a for rule, a in answers.items() if isinstance(a, Present)}
         harm = stalled(self._history)
-        sizes = {rule.id: harm.number(rule.stalls) for rule in self.rules if rule.id in present}
+        sizes = {r.id: 0.0 if present[r.id].beside else harm.number(r.stalls) for r in self.rules if r.id in present}
         findings = advise(
             in_order([self._finding(rule, present, harm, sizes) for rule in self.rules if rule.id in present])
         )

@@ -81,7 +81,8 @@ def explain(
 ) -> tuple[str | None, tuple[str, ...]]:
     """(the finding that explains this one, those that only contribute to it).  ``sizes``: how much stands still for each."""
     effect, size = present[rule], sizes.get(rule)
-    causes = [cause for cause in dict.fromkeys(graph.causes(rule, effect.cases)) if cause in present]
+    named = dict.fromkeys(graph.causes(rule, effect.cases))
+    causes = [cause for cause in named if cause in present and _concerns(present[cause], effect)]
     able = [
         cause
         for cause in causes
@@ -89,6 +90,11 @@ def explain(
     ]
     above = next(iter(able), None)
     return above, () if above is not None else tuple(c for c in causes if present[c].severity != "info")
+
+
+def _concerns(cause: Present, effect: Present) -> bool:
+    """What holds a group beside the app is the cause of nothing in the app."""
+    return not (cause.beside and effect.scope == "the app")
 
 
 def _can_explain(

@@ -25,7 +25,7 @@ class Present:
 
     ``cases`` are what was seen of which :mod:`agent.rules.causal_graph` says whose mechanism it then is.
     ``share`` is how much of the time, or of the connections, is lost to it: 0 to 1, ``None`` where that is not what the
-    rule measures.
+    rule measures.  ``beside`` the app is what is measured on a control group that it is not in: nothing of the app's stands still for it.
     """
 
     severity: Severity
@@ -36,6 +36,7 @@ class Present:
     started: float | None = None
     cases: tuple[Case, ...] = ()
     share: float | None = None
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

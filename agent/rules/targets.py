@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from agent.history import History
@@ -26,10 +26,9 @@ def worst(
     history: History,
     kind: type[Reading],
     judge: Callable[[History, str], Judgement],
-    among: Collection[str] | None = None,
 ) -> Judgement:
-    """Judge every target of this reading type, or these of them."""
-    found = [judge(history, target) for target in (history.targets(kind) if among is None else among)]
+    """Judge every target of this reading type."""
+    found = [judge(history, target) for target in history.targets(kind)]
     return worst_of(found) or Unknown(f"no {kind.probe} has been read yet", code=Code.NOT_YET)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from agent.history import History, once
+from agent.views.backlog import app_group
 from probes.host.cgroup import CgroupReading
 from probes.record import dataclass
 
@@ -45,6 +46,11 @@ def cpu_limit(history: History, target: str = "", path: str | None = None) -> Cp
     group = path if path is not None and path in limits else lowest
     above = reading.own_path is not None and group != reading.own_path
     return CpuLimit(limits[group], (reading.period_seconds or {}).get(group), group, above, reading.version)
+
+
+def holds_the_agent_alone(history: History, limit: CpuLimit | None) -> bool:
+    """Whether this limit of the agent's own group leaves the app out, which is in a group of its own that is read."""
+    return bool(app_group(history)) and not (limit is not None and limit.above)
 
 
 @once

@@ -30,6 +30,7 @@ from dataclasses import field
 from agent.history import History, once
 from agent.views import backlog, connections, pool, server_sessions
 from agent.views.cpu import CAUSES, RUNNING, Throttling, cores_used, cpu_breakdown, spin_view, throttling
+from agent.views.limits import cpu_limit, holds_the_agent_alone
 from agent.views.round_trips import starved
 from agent.views.taken import on_other_cpus
 from probes.app.pool import PoolReading
@@ -172,13 +173,20 @@ def _threads(history: History, seconds: float) -> tuple[dict[str, float], str]:
         lost[CONTENTION] = max(lost[CONTENTION], view.causes.contention / view.wall)
     group, counted = _throttling(history, seconds)
     limited = counted is not None and counted.hit > 0
-    if limited or group is None:  # the kernel counts it better; or it is that of another group
+    # The kernel counts it better; or it is that of another group.
+    if limited or group is None or _of_the_agent_alone(history, seconds):
         lost[QUOTA] = 0.0
     ready = cores / (1 - min(MOST_LOST, sum(lost.values())))
     parts = {RUNNING: cores, **{part: ready * share for part, share in lost.items()}}
     if counted is not None and limited:
         parts[QUOTA] = counted.per_second
     return _known(parts), THE_APP
+
+
+def _of_the_agent_alone(history: History, seconds: float) -> bool:
+    """Whether a limit that the app is not behind was counted to hold the agent's own group."""
+    own = throttling(history, seconds)
+    return own is not None and own.hit > 0 and holds_the_agent_alone(history, cpu_limit(history, "", own.path))
 
 
 def _throttling(history: History, seconds: float) -> tuple[str | None, Throttling | None]:

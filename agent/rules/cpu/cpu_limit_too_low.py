@@ -11,10 +11,10 @@ from agent.history import History, Missing
 from agent.report import Advice, Evidence, Scope, Severity
 from agent.rules import raising, targets
 from agent.rules.confidence import not_measured
-from agent.rules.cpu.cpu_quota_throttled import ADVICE, APP, PERIODS, SEVERE, SHARE
+from agent.rules.cpu.cpu_quota_throttled import ADVICE, APP, NO_GROUP, PERIODS, SEVERE, SHARE
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.rules.words import duration
-from agent.views import place, what_if
+from agent.views import backlog, place, what_if
 from agent.views.comb import uncounted_limit
 from agent.views.cpu import Throttling, cores_used, cpu_breakdown, throttling
 from agent.views.limits import CpuLimit, cpu_limit, seconds_at_limit
@@ -60,7 +60,8 @@ def _judge(history: History) -> Judgement:
         return Unknown(*groups)
     if uncounted_limit(history) is not None:
         return Unknown(OUTSIDE, "run the agent where that limit is set", Code.CANNOT_COUNT)
-    return targets.worst(history, CgroupReading, _target, groups)
+    app = backlog.app_group(history)  # where that is known, what this container wants at once is not asked
+    return targets.worst_of(_target(history, each) for each in groups if app in (None, each)) or NO_GROUP
 
 
 def _target(history: History, target: str) -> Judgement:

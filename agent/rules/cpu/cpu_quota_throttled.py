@@ -22,7 +22,7 @@ from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknow
 from agent.views import backlog, place
 from agent.views.comb import releases
 from agent.views.cpu import cores_used, cpu_breakdown, spins_within, throttling, use_of_cpu
-from agent.views.limits import CpuLimit, cpu_limit, seconds_at_limit
+from agent.views.limits import CpuLimit, cpu_limit, holds_the_agent_alone, seconds_at_limit
 from agent.views.stalled import HYPERVISOR, QUOTA, UNKNOWN
 from probes.cpu.suspension import SuspensionReading, Window
 from probes.host.cgroup import CgroupReading
@@ -82,6 +82,7 @@ LATENT = measured(26, 27, when="where only the agent's own probe has met it", wh
 #: Of work that comes in bursts the share of its own time is said as well: 60 ms that take 211 are held 11 % of all time, 72 % of their own.
 MORE = 0.1
 
+NO_GROUP = Unknown("no cgroup has been read yet", code=Code.NOT_YET)
 _UNREAD = Unseen("throttled time could not be read", Code.NOT_YET)
 
 
@@ -117,10 +118,13 @@ def _uncounted(history: History) -> float:
 
 @once
 def _by_counters(history: History) -> Judgement:
+    """What holds the app in a group of its own speaks first: a limit of this container alone, however low, holds nobody else."""
     groups = place.throttled_groups(history)
     if isinstance(groups, Missing):
         return Unknown(*groups)
-    return targets.worst(history, CgroupReading, _target, groups)
+    judged = {target: _target(history, target) for target in groups}
+    of_app = judged.get(backlog.app_group(history) or "")
+    return of_app if isinstance(of_app, Present) else targets.worst_of(judged.values()) or NO_GROUP
 
 
 def _target(history: History, target: str) -> Judgement:
@@ -213,7 +217,7 @@ def _present(
         "more CPU reserved or billed; where the limit is removed, neighbours can be slowed",
         "a slow database or network: their waits hardly use CPU; and average CPU use says nothing here, "
         f"because a burst is stopped within {limit.period if limit else 'one period'}",
-    ), share=share)  # fmt: skip
+    ), share=share, beside=not target and holds_the_agent_alone(history, limit))  # fmt: skip
 
 
 ADVICE = "Raise or remove the CPU limit of this container."

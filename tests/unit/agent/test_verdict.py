@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,16 @@ def test_a_small_cause_gives_way_to_the_next_that_is_large_enough() -> None:
     rules = (finding("small", 0.06), finding("large", 0.8), finding("effect", 1.0))
     of_effect = next(f for f in report(Scene().run(30), *rules, graph=graph).findings if f.rule == "effect")
     assert (of_effect.explained_by, of_effect.contributing) == ("large", ())
+
+
+def test_what_holds_a_group_beside_the_app_is_the_cause_of_nothing_in_it() -> None:
+    def found(**known: Any) -> Present:
+        return Present("warning", SURE, "the app", (), Advice("mend it"), **known)
+
+    own = dataclasses.replace(found(share=1.0, beside=True), scope="own container")
+    for cause, above in ((found(share=1.0), "cpu_quota_throttled"), (own, None)):
+        present = {"cpu_quota_throttled": cause, "pool_saturated": found(share=1.0)}
+        assert explain("pool_saturated", present, GRAPH, {}) == (above, ())
 
 
 def test_of_one_severity_the_one_to_which_most_is_lost_comes_first() -> None:

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from agent.diagnosis import Engine
-from agent.report import AgentSelf
+from agent.report import AgentSelf, Finding
 from agent.rules import BY_ID
 from agent.rules.cpu.cpu_quota_throttled import SETTLED
 from agent.rules.rule import Absent, Present, Unknown
 from agent.views.comb import LEAST_ENDS
+from agent.views.stalled import QUOTA, THREADS, stalled
 from probes.cpu.suspension import SuspensionReading
 from probes.host.cgroup import CgroupReading
 from probes.reading import Code, NoData
-from tests.unit.builders import ALL_COUNT, CLEAN, SLOT, Burst, Cause, Scene, beat, beats, cgroup, spin, suspension
+from tests.unit.builders import (
+    ALL_COUNT,
+    CLEAN,
+    PERIOD,
+    SLOT,
+    Burst,
+    Cause,
+    Scene,
+    beat,
+    beats,
+    cgroup,
+    spin,
+    suspension,
+)
 
 #: The counter without which a rule's zero says nothing.
 RESTS_ON = [("cpu_quota_throttled", "cgroup_throttled"), ("cpu_stolen", "lost_ticks"), ("cpu_contended", "run_delay")]
@@ -238,6 +253,49 @@ def test_the_apps_own_quota_is_found_while_the_agents_group_is_free() -> None:
     judgement = BY_ID["cpu_quota_throttled"].judge(scene.history)
     assert isinstance(judgement, Present)
     assert (judgement.scope, judgement.severity) == ("the app", "critical")
+
+
+def side_by_side(of_app: float, of_agent: float, *, own_path: str = "/") -> Scene:
+    """A sidecar with a limit of its own, or above it, beside an app of four threads at two cores; throttled seconds per second of each."""
+    scene = Scene(environment="kubernetes")
+    for _ in range(12):
+        windows = beats(scene.clock(), SLOT, of_agent * PERIOD, "quota")
+        now = scene.clock.advance(SLOT)
+        own = cgroup(now, limit=0.1, throttled=of_agent * SLOT, hits=10 * of_agent * SLOT, usage=0.02 * SLOT)
+        app = cgroup(now, target="app", limit=2.0, throttled=of_app * SLOT, hits=5 * of_app * SLOT, usage=1.9 * SLOT)
+        for each in (suspension(now, windows), replace(own, own_path=own_path), app):
+            scene.history.add(each)
+    return scene
+
+
+def quota(scene: Scene) -> Finding:
+    report, _ = Engine(scene.history, rules=[BY_ID["cpu_quota_throttled"]], clock=scene.clock).evaluate(
+        AgentSelf("0", 1.0, 0.1, 50_000_000)
+    )
+    return report.findings[0]
+
+
+@pytest.mark.parametrize("of_agent", [0.1, 0.55])
+def test_a_sidecars_own_limit_does_not_stand_in_for_the_apps(of_agent: float) -> None:
+    """A LimitRange gave the sidecar a limit, too."""
+    scene = side_by_side(0.8, of_agent)
+    found = quota(scene)
+    assert (found.scope, found.severity) == ("the app", "warning")
+    assert "the CPU limit of the app's group is 2.00 cores" in [each.text for each in found.evidence]
+    assert found.stalled == pytest.approx(0.8, abs=0.05)
+
+
+def test_a_sidecars_own_limit_holds_nothing_of_an_app_in_another_group() -> None:
+    scene = side_by_side(0.0, 0.55)
+    found = quota(scene)
+    assert (found.scope, found.severity) == ("own container", "critical")
+    assert (found.stalled, found.stalled_share) == (0.0, 0.0)
+    assert QUOTA not in stalled(scene.history).groups[THREADS]
+    assert isinstance(BY_ID["cpu_limit_too_low"].judge(scene.history), Absent)
+
+
+def test_a_limit_above_the_sidecar_may_hold_the_app_as_well() -> None:
+    assert quota(side_by_side(0.0, 0.55, own_path="/pod/agent")).stalled == pytest.approx(2.3, abs=0.2)
 
 
 @pytest.mark.parametrize(("throttled", "verdict"), [(4.0, Present), (0.0, Unknown)])
