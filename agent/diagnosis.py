@@ -194,7 +194,7 @@ class Engine:
     def _report(self, answers: Mapping[str, Judgement], agent: AgentSelf) -> Report:
         present = {rule: a for rule, a in answers.items() if isinstance(a, Present)}
         harm = stalled(self._history)
-        sizes = {r.id: 0.0 if present[r.id].beside else harm.number(r.stalls) for r in self.rules if r.id in present}
+        sizes = {rule.id: _size(rule, present[rule.id], harm) for rule in self.rules if rule.id in present}
         findings = advise(
             in_order([self._finding(rule, present, harm, sizes) for rule in self.rules if rule.id in present])
         )
@@ -290,6 +290,11 @@ class Engine:
         """RFC 3339 of a monotonic instant: computed now, so a stepped clock moves all stamps alike."""
         epoch = self._wall() - (self._clock() - monotonic)
         return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _size(rule: Rule, found: Present, harm: Stalled) -> float | None:
+    """How much of the app's stands still for it."""
+    return 0.0 if found.beside else harm.number(rule.stalls, found.remotes)
 
 
 def _because(judgement: Judgement) -> str:

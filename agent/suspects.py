@@ -70,7 +70,8 @@ def suspects(
         text = watch.how if state == "not looked at" else watch.number
         if guilty is not None:
             shares = (guilty.share, guilty.stalled_share)
-            text = next((f"{share:.0%}" for share in shares if share is not None), text)
+            said = guilty.evidence[0].text if guilty.evidence else text
+            text = next((f"{share:.0%}" for share in shares if share is not None), said)
         found.append(Suspect(name, state, text))
     return tuple(found)
 

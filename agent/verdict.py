@@ -93,7 +93,9 @@ def explain(
 
 
 def _concerns(cause: Present, effect: Present) -> bool:
-    """What holds a group beside the app is the cause of nothing in the app."""
+    """What holds a group beside the app is the cause of nothing in the app, and one server is not that of what waits for another."""
+    if cause.remotes is not None and effect.remotes is not None and set(cause.remotes).isdisjoint(effect.remotes):
+        return False
     return not (cause.beside and effect.scope == "the app")
 
 

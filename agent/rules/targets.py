@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from agent.history import History
@@ -10,6 +12,7 @@ from agent.report import Severity
 from agent.rules.rule import Absent, Judgement, Present, Unknown
 from agent.views import connections, unix_sockets
 from agent.views.round_trips import RoundTrip, asked, round_trips
+from agent.views.stalled import SECONDS
 from probes.postgres.server import PostgresServerReading
 from probes.reading import Code, Reading
 from probes.sockets.connections import ConnectionsReading
@@ -27,14 +30,14 @@ def worst(
     kind: type[Reading],
     judge: Callable[[History, str], Judgement],
 ) -> Judgement:
-    """Judge every target of this reading type."""
-    found = [judge(history, target) for target in history.targets(kind)]
+    """Judge every server of this reading type."""
+    found = [_of_server(history, target, judge) for target in history.targets(kind)]
     return worst_of(found) or Unknown(f"no {kind.probe} has been read yet", code=Code.NOT_YET)
 
 
 def worst_asked(history: History, judge: Callable[[History, str], Judgement]) -> Judgement:
     """Judge every server that the agent asks, of whatever kind."""
-    found = [judge(history, target) for target in asked(history)]
+    found = [_of_server(history, target, judge) for target in asked(history)]
     return worst_of(found) or Unknown("no server has been asked yet", code=Code.NOT_YET)
 
 
@@ -57,7 +60,11 @@ def endpoint(
         refused = latest.unseen["unread_ratio"]
         return Unknown(refused, "allow NETLINK_SOCK_DIAG", refused.code)
     seen = connections.connections(history, seconds)
-    found = [judge(history, remote, each) for remote, each in seen.items() if each.readings >= LEAST_READINGS]
+    found = [
+        _about((remote,), judge(history, remote, each))
+        for remote, each in seen.items()
+        if each.readings >= LEAST_READINGS
+    ]
     judged = worst_of(found)
     if seen and judged is None:
         return Unknown("connections to a watched port have been seen for less than half a minute", "wait", Code.NOT_YET)
@@ -66,9 +73,19 @@ def endpoint(
     return judged or Absent("there is no connection to a watched port")
 
 
+def _of_server(history: History, target: str, judge: Callable[[History, str], Judgement]) -> Judgement:
+    return _about(connections.ways(history, SECONDS, target), judge(history, target))
+
+
+def _about(remotes: tuple[str, ...], judgement: Judgement) -> Judgement:
+    return replace(judgement, remotes=remotes) if isinstance(judgement, Present) else judgement
+
+
 def either(first: Judgement, second: Judgement) -> Judgement:
     """Two ways to see one thing: whichever sees it speaks, and one that sees nothing wrong is enough to clear it."""
-    for kind in (Present, Absent, Unknown):
+    if present := [j for j in (first, second) if isinstance(j, Present)]:
+        return replace(present[0], remotes=_together(present))
+    for kind in (Absent, Unknown):
         for judgement in (first, second):
             if isinstance(judgement, kind):
                 return judgement
@@ -78,16 +95,22 @@ def either(first: Judgement, second: Judgement) -> Judgement:
 def worst_of(judgements: Iterable[Judgement]) -> Judgement | None:
     """Of several judgements of one kind the one that speaks; ``None`` when there are none.
 
-    A finding goes first, the most severe one; then an unknown, because what could not be read must not hide
+    A finding goes first, the most severe one, about the remotes of all; then an unknown, because what could not be read must not hide
     behind what is clean; then, of the clean ones, the one with the largest number.
     """
     found = list(judgements)
     present = [j for j in found if isinstance(j, Present)]
     if present:
-        return max(present, key=lambda j: _ORDER.index(j.severity))
+        return replace(max(present, key=lambda j: _ORDER.index(j.severity)), remotes=_together(present))
     unknown = [j for j in found if isinstance(j, Unknown)]
     absent = [j for j in found if isinstance(j, Absent)]
     return next(iter(unknown), None) or max(absent, key=_number, default=None)
+
+
+def _together(present: Iterable[Present]) -> tuple[str, ...] | None:
+    of_each = [found.remotes for found in present]
+    known = [remotes for remotes in of_each if remotes is not None]
+    return tuple(dict.fromkeys(chain(*known))) if len(known) == len(of_each) else None
 
 
 def _number(judgement: Absent) -> float:

@@ -205,6 +205,22 @@ def service(history: History, remote: str) -> Service | None:
     return service_of(remote, latest.services if latest is not None else {})
 
 
+@once
+def ways(history: History, seconds: float, target: str) -> tuple[str, ...]:
+    """The endpoints by which the app's connections to this server may go.
+
+    By its name, or that of another at the same address; where none goes by these, also by any that has no name: another address of
+    it, or a proxy before it.  Those that go by the name of another server are not to this one.
+    """
+    latest, servers, own = history.latest(ConnectionsReading), asked(history), service(history, target)
+    names = (target, *(latest.shared.get(target, ()) if latest is not None else ()))
+    seen = [remote for remote, each in connections(history, seconds).items() if each.count]
+    if not set(names).isdisjoint(seen):
+        return names
+    fit = {None, own, SERVICES["pgbouncer"] if own is POSTGRES else own}
+    return (*names, *(end for end in seen if end not in servers and (own is None or service(history, end) in fit)))
+
+
 def called(history: History, remote: str) -> str:
     """How an endpoint, or a configured server, is called in a sentence."""
     known = service(history, remote)

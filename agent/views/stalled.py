@@ -28,7 +28,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import field
 
 from agent.history import History, once
-from agent.views import backlog, connections, pool, server_sessions
+from agent.views import backlog, connections, pool, server_sessions, unix_sockets
 from agent.views.cpu import CAUSES, RUNNING, Throttling, cores_used, cpu_breakdown, spin_view, throttling
 from agent.views.limits import cpu_limit, holds_the_agent_alone
 from agent.views.round_trips import starved
@@ -48,7 +48,7 @@ NOT_STALLED = frozenset({RUNNING, IDLE, OWN_PACE})
 #: Sums across the groups, for findings that are the mechanism of another: every reply that lies, everybody who waits for a pool.
 UNREAD, WAITERS = "unread", "waiters"
 
-THREADS = "threads"
+THREADS, TO = "threads", "connections to "
 THE_APP, THIS_CONTAINER = "the app", "this container"
 #: Of a group fewer than so many stand for nobody: a mean over some samples is not finer.
 LEAST = 0.01
@@ -75,13 +75,14 @@ class Stalled:
     #: Whether how far away their other side is is known of all connections.
     way_known: bool = False
 
-    def number(self, parts: Collection[str]) -> float | None:
-        """How many stand still for these parts; ``None`` where none does that can be seen.
+    def number(self, parts: Collection[str], remotes: Collection[str] | None = None) -> float | None:
+        """How many stand still for these parts, of the groups of these ``remotes`` alone where they are given; ``None`` where none does that can be seen.
 
         Of what takes the CPU away 0.0 is a number too, where the app's own threads are seen, and of the network where the way is known.
         """
         found = sum(
-            number for group in self.groups.values() for part, number in group.items() if part in parts and self._counts(part)
+            number * self._concerned(name, part, remotes)
+            for name, group in self.groups.items() for part, number in group.items() if part in parts and self._counts(part)
         )  # fmt: skip
         found += sum(self.sums.get(part, 0.0) for part in parts)
         counted = self.whose == THE_APP and not set(CAUSES).isdisjoint(parts)
@@ -103,6 +104,17 @@ class Stalled:
 
     def _counts(self, part: str) -> bool:
         return part != HELD or self.waited_for
+
+    def _concerned(self, name: str, part: str, remotes: Collection[str] | None) -> float:
+        """Of what stands still for a part in a group the share that is put down to these remotes: of who waits for a pool as of its connections."""
+        if remotes is None or name == THREADS:
+            return 1.0
+        at = {f"{TO}{remote}" for remote in remotes}
+        if name.startswith(TO):
+            return float(name in at)
+        ends = {end: parts.get(part, 0.0) for end, parts in self.groups.items() if end.startswith(TO)}
+        whole = sum(ends.values())
+        return sum(number for end, number in ends.items() if end in at) / whole if whole else 0.0
 
 
 @once
@@ -126,7 +138,7 @@ def stalled(history: History, seconds: float = SECONDS) -> Stalled:
     for parts in waiters.values():
         sums[WAITERS] += sum(parts.values())
         nobody[WAITERS] += parts.get(UNKNOWN, 0.0)
-    groups |= {f"connections to {remote}": parts for remote, parts in by_end.items()}
+    groups |= {f"{TO}{remote}": parts for remote, parts in by_end.items()}
     groups |= {f"waiters for {name}": parts for name, parts in waiters.items()}
     told = {name: number for name, number in sums.items() if nobody[name] < number / 2}
     # Nor is anybody blamed for what he holds while he is held up himself, which is not seen of an app elsewhere.
@@ -290,6 +302,19 @@ def held_of_pool(history: History, seconds: float) -> tuple[float, float | None]
         return given, None
     used = sum(seen.count * (1 - seen.idle_long) for seen in ends)
     return given, max(0.0, min(given, sum(seen.count for seen in ends)) - used)
+
+
+@once
+def remotes_of_pools(history: History, seconds: float) -> tuple[str, ...] | None:
+    """The remotes to which the connections may go that the app's pools have given out.
+
+    ``None`` where fewer are seen than are given out: these may go elsewhere, as they may where some go over Unix sockets.
+    """
+    given, _ = held_of_pool(history, seconds)
+    counts = {remote: seen.count for remote, seen in connections.connections(history, seconds).items() if seen.count}
+    if not given or round(given) > round(sum(counts.values())) or unix_sockets.any_seen(history):
+        return None
+    return tuple(counts)
 
 
 def _waiters(history: History, seconds: float, ends: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:

@@ -11,6 +11,12 @@ LEAST = 0.5
 REMEDY = "name it in postgres.targets or redis.targets, with its socket (postgresql:///DATABASE?host=/DIRECTORY): the server reports what its sessions wait for"
 
 
+def any_seen(history: History) -> bool:
+    """Whether some connections go, or may go, over a Unix socket."""
+    latest = history.latest(UnixSocketsReading)
+    return latest is not None and bool(latest.mounted or any((latest.connections or {}).values()))
+
+
 @once
 def blind(history: History, seconds: float) -> str:
     """What goes over Unix sockets past every probe, as a clause; empty where nothing does."""

@@ -179,6 +179,8 @@ class ConnectionsReading(Reading):
     """Port to key in :data:`probes.sockets.services.SERVICES`, where the settings name one."""
     samples: int = 3
     """How many the shares are of, for each connection."""
+    shared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name of an endpoint to the other names by which connections to its addresses go."""
 
 
 class ConnectionsProbe:
@@ -294,6 +296,7 @@ class ConnectionsProbe:
             unseen=sums.unseen,
             services=self._services,
             samples=len(looks),
+            shared=self._endpoints.shared,
             begun_per_second=per_second,
             **sums.fields,
         )

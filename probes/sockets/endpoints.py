@@ -24,7 +24,8 @@ def _itself(found: Any) -> Any:
 class Endpoints:
     """Every address with one of ``ports``, and the addresses of ``targets`` by their names.
 
-    ``wanted`` is what to ask the kernel for, ``named`` are the names.  Raises ValueError for an address that is none and for
+    ``wanted`` is what to ask the kernel for, ``named`` are the names, ``shared`` those by which connections of another name go, because
+    both have an address: two databases of one server.  Raises ValueError for an address that is none and for
     more than ``MOST_ENDPOINTS`` names.
     """
 
@@ -39,6 +40,11 @@ class Endpoints:
         others = {remote for remote in self._names if remote[1] not in ports}
         self.wanted: list[Remote] = sorted({("", port) for port in ports} | others)
         self.named = frozenset(targets)
+        by_name = {
+            name: {self._names[format_address(*pack_address(host)), port] for host, port in remotes} - {name}
+            for name, remotes in targets.items()
+        }
+        self.shared = {name: tuple(sorted(others)) for name, others in by_name.items() if others}
 
     def sort(self, things: Iterable[T], socket_of: Callable[[T], Socket] = _itself) -> dict[str, list[T]]:
         """The named and then the busiest endpoints by their labels, all others together."""

@@ -60,7 +60,9 @@ SURE = measured(2, 2, mended=1, note="once it was still said 80 s after the stal
 
 def _judge(history: History) -> Judgement:
     # A PING is too short to clear anybody: what a database's longer questions say goes first.
-    found = [targets.worst(history, kind, _target) for kind in (PostgresReading, RedisReading) if history.targets(kind)]
+    kinds = (PostgresReading, RedisReading)
+    judged = [targets.worst_of(_target(history, target) for target in history.targets(kind)) for kind in kinds]
+    found = [each for each in judged if each is not None]
     return reduce(targets.either, found) if found else Unknown("no server has been asked yet", code=Code.NOT_YET)
 
 

@@ -20,7 +20,7 @@ from agent.rules.logs import queues
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.rules.words import duration
 from agent.views.pool import PoolView, holders, view
-from agent.views.stalled import WAITERS
+from agent.views.stalled import WAITERS, remotes_of_pools
 from probes.app.pool import PoolReading
 from probes.reading import Code
 
@@ -118,7 +118,7 @@ def _pool(history: History, pool: PoolView) -> Judgement:
     return Present(
         "critical" if severe else "warning", BY_WAIT if wait is not None else BY_WAITERS if told else BY_FULLNESS, "the app", tuple(evidence),
         Advice(ADVICE, (*FIRST, *(f"only then a larger pool ({setting})" for setting in settings)), COST, WILL_NOT_HELP),
-        cases=queues.stuck_in_write(history, SPAN), share=len(busy) / pool.samples,
+        cases=queues.stuck_in_write(history, SPAN), share=len(busy) / pool.samples, remotes=remotes_of_pools(history, SPAN),
     )  # fmt: skip
 
 

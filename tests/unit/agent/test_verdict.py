@@ -74,6 +74,21 @@ def test_what_holds_a_group_beside_the_app_is_the_cause_of_nothing_in_it() -> No
         assert explain("pool_saturated", present, GRAPH, {}) == (above, ())
 
 
+@pytest.mark.parametrize(
+    ("cause", "effect", "explained"),
+    [(("a",), ("b",), None), (("a",), ("b", "a"), "cause"), (None, ("b",), "cause"), (("a",), None, "cause")],
+)
+def test_one_server_is_not_the_cause_of_what_waits_for_another(
+    cause: tuple[str, ...] | None, effect: tuple[str, ...] | None, explained: str | None
+) -> None:
+    present = {
+        name: Present("warning", SURE, "the app", (), Advice("mend it"), remotes=remotes)
+        for name, remotes in {"cause": cause, "effect": effect}.items()
+    }  # fmt: skip
+    graph = CausalGraph((Link(("cause",), ("effect",), ""),))
+    assert explain("effect", present, graph, {}) == (explained, ())
+
+
 def test_of_one_severity_the_one_to_which_most_is_lost_comes_first() -> None:
     rules = (finding("a", 0.27), finding("b", 0.95), finding("c", None), finding("d", 0.1, "critical"))
     found = report(Scene().run(30), *rules)

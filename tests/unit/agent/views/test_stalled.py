@@ -266,6 +266,19 @@ def test_that_nobody_waits_for_the_network_is_a_number_where_the_way_is_known() 
     assert scene(app(0.2, 0.2)).number((NETWORK,)) is None
 
 
+def test_what_waits_for_one_remote_is_not_put_down_to_another_and_who_waits_for_a_pool_in_proportion() -> None:
+    both = ConnectionsReading(
+        taken=0.0, seconds=10.0, connections={"a:5432": 4.0, "b:5432": 4.0, "c:5432": 0.0}, unread_ratio={"a:5432": 0.0, "b:5432": 0.0},
+        waiting_ratio={"a:5432": 0.75, "b:5432": 0.25}, idle_ratio={"a:5432": 0.25, "b:5432": 0.75},
+    )  # fmt: skip
+    found = scene(both, pool(size=4, checked_out=4, waiting=2, acquires=10, wait_seconds=9.0))
+    assert found.number((OTHER_SIDE,)) == pytest.approx(6.0)
+    assert found.number((OTHER_SIDE,), ("a:5432",)) == pytest.approx(3.0 + 1.5)
+    assert found.number((OTHER_SIDE,), ("b:5432",)) == pytest.approx(1.0 + 0.5)
+    assert found.number((OTHER_SIDE,), ("a:5432", "b:5432")) == pytest.approx(6.0)
+    assert found.number((OTHER_SIDE,), ("c:5432",)) is None
+
+
 @pytest.mark.parametrize(("rests", "most"), [(1.0, HELD), (0.1, QUOTA)])
 def test_a_limit_holds_what_moves_now_and_then_and_not_what_never_moves(rests: float, most: str) -> None:
     """Idle in transaction is what both a leak and a client without CPU look like."""

@@ -670,6 +670,13 @@ def test_named_endpoints_get_their_name_and_what_is_asked_for_is_no_more_than_ne
     assert scene.netlink.wanted == [("", 5432), ("10.0.0.8", 6432), ("2001:db8::9", 6379)]
 
 
+def test_of_two_names_of_one_address_it_is_said_by_which_the_connections_go() -> None:
+    names = {"orders": [("10.0.0.9", 5432)], "billing": [("10.0.0.9", 5432)], "alone": [("10.0.0.8", 5432)]}
+    reading = Scene(targets=names).read(sock(1, host="10.0.0.9"))
+    assert reading.connections == {"orders": 0, "billing": 1, "alone": 0}
+    assert reading.shared == {"orders": ("billing",)}
+
+
 def test_beyond_the_bound_the_named_and_the_busiest_keep_their_labels() -> None:
     scene = Scene(targets={"quiet": [("10.0.0.9", 5432)]})
     crowd = [sock(n, host=f"10.1.0.{n}") for n in range(1, MOST_ENDPOINTS + 3)]

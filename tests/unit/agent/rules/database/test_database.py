@@ -10,7 +10,7 @@ import pytest
 
 from agent.diagnosis import Engine
 from agent.history import History
-from agent.report import AgentSelf
+from agent.report import AgentSelf, Report
 from agent.rules import BY_ID
 from agent.rules.rule import Absent, Judgement, Present, Unknown
 from probes.app.processes import ProcessesReading
@@ -554,6 +554,58 @@ def test_the_network_is_convicted_of_the_connections_that_wait_for_it(asked: boo
     )
     assert isinstance(told, Present)
     assert told.share == pytest.approx(45 * 0.02 / 4, abs=0.005)
+
+
+def beside_one_that_is_down(*each: Reading) -> Report:
+    """A minute and a half of `main`, which answers, and `archive`, which does not."""
+    scene = Scene()
+    engine = Engine(scene.history, clock=scene.clock)
+    for _ in range(9):
+        scene.run(10)
+        for one in (reading(), failed(target="archive"), *each):
+            scene.history.add(one)
+        report, _ = engine.evaluate(AgentSelf("1", 1.0, 1.0, 1))
+    return report
+
+
+def in_use(remote: str, **known: Any) -> ConnectionsReading:
+    """Connections that wait 40 % of the time, and not for long."""
+    return replace(sample(remote, waiting_ratio=0.4, idle_ratio=0.6, waiting_seconds=0.004), **known)
+
+
+@pytest.mark.parametrize(
+    ("connections", "number"),
+    [
+        pytest.param(in_use(MAIN), None, id="all go to the other one"),
+        pytest.param(in_use("10.0.0.9:6379"), None, id="all go to a Redis that nobody asks"),
+        pytest.param(in_use(DB), 1.6, id="to another address of it, perhaps"),
+        pytest.param(in_use("10.0.0.1:6432"), 1.6, id="to a pooler before it, perhaps"),
+        pytest.param(in_use(MAIN, shared={"archive": (MAIN,)}), 1.6, id="two databases of one server"),
+        pytest.param(in_use("archive"), 1.6, id="to it"),
+    ],
+)
+def test_a_server_that_does_not_answer_holds_up_what_goes_to_it(
+    connections: ConnectionsReading, number: float | None
+) -> None:
+    report = beside_one_that_is_down(connections)
+    (found,) = report.findings
+    assert found.rule == "database_unreachable"
+    assert found.stalled == (number and pytest.approx(number, abs=0.05))  # a few are on the way
+    said = {suspect.name: suspect.text for suspect in report.suspects}["database"]
+    assert said == (found.evidence[0].text if number is None else f"{found.stalled_share:.0%}")
+
+
+@pytest.mark.parametrize("slow", [("archive",), (MAIN, "archive")])
+def test_a_finding_is_about_the_servers_of_which_it_is_true(slow: tuple[str, ...]) -> None:
+    quick = [replace(server(), target=each) for each in (MAIN, "archive") if each not in slow]
+    of_each = (*quick, *(replace(SLOW, target=each) for each in slow), sample(MAIN), *map(reading, (MAIN, "archive")))
+    found = judge("database_slow", *[of_each] * 6)
+    assert isinstance(found, Present)
+    assert found.remotes == slow
+    far = [reading(each, shifted(network=10)) if each in slow else reading(each) for each in (MAIN, "archive")]
+    found = judge("network_slow", *[(*far, sample(MAIN))] * 6)
+    assert isinstance(found, Present)
+    assert found.remotes == slow
 
 
 def test_a_rule_with_two_sources_runs_on_either_and_is_unknown_without_both() -> None:

@@ -22,6 +22,8 @@ from probes.app.pool import PoolReading
 from probes.app.pool_names import LIBRARIES
 from probes.reading import Code, NoData, Unseen
 from probes.sockets.connections import ConnectionsReading
+from tests.unit.agent.rules.database.test_database import MAIN, beside_one_that_is_down, unix
+from tests.unit.agent.rules.database.test_database import sample as connections
 from tests.unit.builders import FakeClock, Scene
 
 RULE = BY_ID["pool_saturated"]
@@ -363,3 +365,13 @@ def test_for_a_pool_of_unknown_library_all_usual_settings_are_named() -> None:
     found = judge(*[dataclasses.replace(QUEUE, libraries={"main": ""})] * 6)
     assert isinstance(found, Present)
     assert all(any(setting in change for change in found.advice.changes) for setting in COMMON)
+
+
+@pytest.mark.parametrize("way", ["wire", "unix sockets", "nothing seen"])
+def test_a_server_to_which_no_connection_goes_does_not_use_up_a_pool_whose_connections_are_seen(way: str) -> None:
+    """`archive` is down, and what the pool has given out waits for `main`."""
+    seen = connections(MAIN, waiting_ratio=0.9, idle_ratio=0.1, waiting_seconds=0.2)
+    beside = {"wire": (seen,), "unix sockets": (seen, unix()), "nothing seen": ()}[way]
+    report = beside_one_that_is_down(sample(size=4, checked_out=4, waiting=6, acquires=0, wait_seconds=0.0), *beside)
+    above = {finding.rule: finding.explained_by for finding in report.findings}
+    assert above["pool_saturated"] == ("waiting_for_database" if way == "wire" else "database_unreachable")
