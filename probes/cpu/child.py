@@ -45,17 +45,26 @@ def _signal_name(number: int) -> str:
 class Child:
     """Starts the child, drains its pipe, restarts it with back-off when it is gone.
 
-    ``settings`` is asked for the child's configuration line at each (re)start.  ``on_early_flush`` asks for a slot now.
+    ``settings`` is asked for the child's configuration line at each (re)start, and when what ``told_by`` says has changed.
+    ``on_early_flush`` asks for a slot now.
     """
 
     def __init__(
-        self, settings: Callable[[], str], root: Path, clock: Callable[[], float], on_early_flush: Callable[[], None]
+        self,
+        settings: Callable[[], str],
+        told_by: Callable[[], object],
+        root: Path,
+        clock: Callable[[], float],
+        on_early_flush: Callable[[], None],
     ) -> None:
-        self._settings, self._root, self._clock, self._on_early_flush = settings, root, clock, on_early_flush
+        self._settings, self._told_by, self._root, self._clock = settings, told_by, root, clock
+        self._on_early_flush = on_early_flush
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
         self._buffer = b""
         self._placed = b""
+        self._told: tuple[object, ...] = ()
+        self._by: object = None
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS, clock)
         self._heard = clock()
         #: Seconds between two writes that are not early.
@@ -72,8 +81,10 @@ class Child:
 
     def start(self) -> None:
         """Start a process, whose pipe wakes the running loop."""
+        self._by = self._told_by()
         settings = f"{self._settings()};parent={os.getpid()}"
-        self.send = spinner.Config(settings).send
+        config = spinner.Config(settings)
+        self.send, self._told = config.send, config.told
         reader, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reader, False)
         try:
@@ -100,6 +111,11 @@ class Child:
             return b""
         # Only where its CPU comes from: who moves it in another hierarchy, such as the freezer's, moves no quota.
         return b"\n".join(line for line in lines if _CPU_GROUP.match(line))
+
+    def _is_outdated(self) -> bool:
+        """Whether it would be told of other counters now."""
+        before, self._by = self._by, self._told_by()
+        return self._by != before and spinner.Config(self._settings()).told != self._told
 
     def start_if_gone(self) -> None:
         """Start a process where none is.  Raises NoData while the pause after the last one's end is not over."""
@@ -142,7 +158,7 @@ class Child:
             yield raw[at : at + size]
 
     def check(self, now: float, *, heard: bool) -> None:
-        """Whether it lives, speaks (``heard``: in this slot) and is where it was; who was moved is replaced.
+        """Whether it lives, speaks (``heard``: in this slot) and reads the right counters: who was moved, or would be told of others, is replaced.
 
         Raises NoData when it ended or is silent.
         """
@@ -164,7 +180,7 @@ class Child:
             )
         if heard:
             self._backoff.note_sign_of_life()
-        if self._placed != (placed := self._place()) and placed:
+        if (self._placed != (placed := self._place()) and placed) or self._is_outdated():
             self.drop()
             self.start()
 

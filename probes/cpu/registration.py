@@ -10,8 +10,9 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
+from probes.cpu.spinner import escape
 from probes.cpu.suspension import SuspensionProbe, SuspensionReading
-from probes.host.cgroup import throttle_files
+from probes.host.cgroup import CgroupReading, throttle_files
 from probes.host.cgroup_mounts import locate
 from probes.host.platform import PlatformReading, trust_of
 from probes.reading import Stability
@@ -93,6 +94,7 @@ def _budget(settings: Suspension, every: Sequence[float]) -> float:
 def _make(context: Context) -> SuspensionProbe:
     probe = SuspensionProbe(
         lambda: _child_settings(context),
+        told_by=lambda: _told_by(context),
         trust=lambda: trust_of(context),
         witness=context.loop_ran_between,
         root=context.root,
@@ -109,6 +111,12 @@ def _counters_may_miss(context: Context) -> bool:
     return not seen or (platform is not None and platform.environment.startswith("cloud_run"))
 
 
+def _told_by(context: Context) -> tuple[object, ...]:
+    """What decides of which counters the child is told: a group may get the cpu controller, and a limit, while it runs."""
+    cgroup = context.latest(CgroupReading)
+    return trust_of(context), set(cgroup.limit_cores or ()) if cgroup is not None else set()
+
+
 def _child_settings(context: Context) -> str:
     """The child's configuration line (:class:`probes.cpu.spinner.Config`)."""
     settings, blind, trust = context.settings(Suspension), _counters_may_miss(context), trust_of(context)
@@ -122,12 +130,12 @@ def _child_settings(context: Context) -> str:
         f"every={','.join(map(str, every))}",
         f"climb={int(blind)}",
         f"quiet={QUIET_TIMES if every is SPIN_EVERY_SEEN else 1.0}",
-        f"root={context.root}",
+        f"root={escape(str(context.root))}",
         f"ticks={int(trust.get('lost_ticks') is not False)}",
     ]
     if trust.get("cgroup_throttled"):
         with contextlib.suppress(OSError):
             files = throttle_files(locate(context.root))
-            rows = (f"{f.version}|{f.stat}|{f.quota}|{f.period}" for f in files)
-            parts.append("cgroups=" + ",".join(row for row in rows if not set(row) & set(",;")))
+            rows = ("|".join((str(f.version), *map(escape, (f.stat, f.quota, f.period)))) for f in files)
+            parts.append("cgroups=" + ",".join(rows))
     return ";".join(parts)

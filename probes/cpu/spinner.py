@@ -120,6 +120,17 @@ GOLDEN = 0.6180339887498949
 NAN = float("nan")
 
 
+def escape(path: str) -> str:
+    """A path for the settings line, where some characters have a meaning: cgroup v1 is mounted at .../cpu,cpuacct."""
+    return "".join(f"%{ord(each):02x}" if each in "%,;|" else each for each in path)
+
+
+def unescape(text: str) -> str:
+    """The path that was meant."""
+    first, *rest = text.split("%")
+    return first + "".join(chr(int(each[:2], 16)) + each[2:] for each in rest)
+
+
 class Config:
     """The child's settings, as one flat line: ``key=value`` pairs joined with ``;``."""
 
@@ -136,10 +147,15 @@ class Config:
         self.parent = int(given.get("parent", "0")) or os.getppid()
         self.climb = given.get("climb", "0") == "1"
         self.quiet = float(given.get("quiet", "1"))
-        self.root = given.get("root", "/")
+        self.root = unescape(given.get("root", "/"))
         self.ticks = given.get("ticks", "1") == "1"
         #: version:stat:quota:period for each level of the cgroup that may be limited
-        self.cgroups = [tuple(x.split("|")) for x in given.get("cgroups", "").split(",") if x]
+        self.cgroups = [tuple(map(unescape, x.split("|"))) for x in given.get("cgroups", "").split(",") if x]
+
+    @property
+    def told(self) -> tuple[object, ...]:
+        """The counters that the child is told of: they are opened once, when it starts."""
+        return self.ticks, self.cgroups
 
 
 class KernelCounters:

@@ -118,8 +118,8 @@ def unpack(raw: bytes) -> tuple[Window, int, tuple[int, ...]]:
 class SuspensionProbe:
     """Sums up what the child wrote, and keeps one running.
 
-    ``settings`` is asked for the child's configuration line at each (re)start.  ``witness(a, b)``
-    says whether the agent's loop ran between two monotonic instants.  ``trust`` maps counter names to
+    ``settings`` is asked for the child's configuration line at each (re)start, and when ``told_by``, which is what the
+    counters in it hang on, has changed.  ``witness(a, b)`` says whether the agent's loop ran between two monotonic instants.  ``trust`` maps counter names to
     ``True``/``False``/``None`` as the platform probe judged them.  ``on_early_flush`` asks for a
     slot now.
     """
@@ -132,6 +132,7 @@ class SuspensionProbe:
         self,
         settings: Callable[[], str],
         *,
+        told_by: Callable[[], object] = lambda: None,
         trust: Callable[[], Mapping[str, bool | None]] = dict,
         witness: Callable[[float, float], bool] = lambda _a, _b: False,
         root: Path = Path("/"),
@@ -139,7 +140,7 @@ class SuspensionProbe:
         on_early_flush: Callable[[], None] = lambda: None,
     ) -> None:
         self._trust, self._witness, self._clock = trust, witness, clock
-        self._child = Child(settings, root, clock, on_early_flush)
+        self._child = Child(settings, told_by, root, clock, on_early_flush)
         self._taken = clock()
         self._ticks = TickCounter(root, clock)
         self._ticks.since()

@@ -100,11 +100,11 @@ def is_of_the_platform(history: History, limit: Comb) -> bool:
     """
     if place.cannot_count(history, "cgroup_throttled") is not None:
         return False
-    here = place.where(history)
-    if here is not None and here.environment in TASKS_ARE_MACHINES:
-        return True
     met = [(r, made) for r in history.window(SuspensionReading, comb.SPAN) if (made := _made(r, limit))]
-    made = [w for _, each in met for w in each]
+    here = place.where(history)
+    if met and here is not None and here.environment in TASKS_ARE_MACHINES:
+        return True
+    made = [w for _, each in met for w in each if w.run_delay is not None]
     guest = kernel(history) == "guest"
     of_each = taken_seconds(history, [r for r, _ in met]) / stat_cpus(history)
     if guest and of_each >= TICKS.value * sum(w.gap_seconds for w in made):
@@ -116,12 +116,22 @@ def is_of_the_platform(history: History, limit: Comb) -> bool:
     return gaps > 0 and sum(w.run_delay or 0.0 for w in asked) >= DELAYED.value * gaps and taken < TICKS.value * gaps
 
 
+def is_counted(history: History, limit: Comb) -> bool:
+    """Whether throttled time was counted around a gap that this limit made, and stayed the same: of the others that is not known.
+
+    The measuring child may have started before there was anything to count.
+    """
+    return any(_made(r, limit) for r in history.window(SuspensionReading, comb.SPAN))
+
+
 def _made(reading: SuspensionReading, limit: Comb) -> list[Window]:
-    """Windows of the reading whose run delay is known and in which this limit made a gap."""
+    """Windows of the reading in which this limit made a gap, and throttled time was counted and does not explain it."""
     return [
         w
         for w in reading.windows
-        if w.run_delay is not None and any(limit.holds(end.at) for end in ends_of(w, limit.shortest))
+        if w.throttled is not None
+        and 2 * w.throttled < w.gap_seconds
+        and any(limit.holds(end.at) for end in ends_of(w, limit.shortest))
     ]
 
 

@@ -51,6 +51,12 @@ def _judge(history: History) -> Judgement:
                 Code.NOT_YET,
             )
         return Absent(f"{ends} large gaps, and no clock of a limit that is not counted in them")
+    if not limit_clock.is_counted(history, limit):
+        return Unknown(
+            "gaps end on the clock of a limit, and throttled time was not counted around them: it is of late that it can be",
+            "wait two minutes",
+            Code.NOT_YET,
+        )
     if not limit_clock.is_of_the_platform(history, limit):
         return Absent(
             "the gaps end on the clock of a limit that this kernel's scheduler does not make: it is on the whole machine"

@@ -52,13 +52,14 @@ class Rig:
         self.asked: list[tuple[float, float]] = []
         self.loop_ran = False
         self.line = "flush=1;send=4"
+        self.told_by: object = None
         self.refuse = False
         self.early_flushes = 0
         patch.setattr("probes.cpu.child.subprocess", SimpleNamespace(Popen=self._popen, DEVNULL=subprocess.DEVNULL))
         self.write("proc/stat", "cpu 1 1 1 1 1 1 1 100 0 0\n")
         self.write(f"proc/{PID}/cgroup", "0::/app\n")
         self.probe = SuspensionProbe(
-            lambda: self.line, trust=self._trust, witness=self._witness, on_early_flush=self._count_early_flush,
+            lambda: self.line, told_by=lambda: self.told_by, trust=self._trust, witness=self._witness, on_early_flush=self._count_early_flush,
             root=root, clock=self.clock,
         )  # fmt: skip
 
@@ -382,6 +383,26 @@ def test_a_membership_that_cannot_be_read_for_once_is_no_move(rig: Rig) -> None:
     (rig.root / f"proc/{PID}/cgroup").unlink()
     rig.read()
     assert len(rig.children) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "replaced"),
+    [(";cgroups=2|/a/cpu.stat|/a/cpu.max|", True), (";ticks=0", True), (";every=1,0,0,0", False), ("", False)],
+)
+def test_a_child_that_would_be_told_of_other_counters_is_replaced_and_keeps_its_plan_otherwise(
+    rig: Rig, more: str, replaced: bool
+) -> None:
+    """A group may get the cpu controller, and a limit, after the start; the child opens its files once."""
+    rig.line += more
+    rig.read()
+    assert len(rig.children) == 1, "what decides of it is the same: the settings are not even asked for"
+    rig.told_by = "a limit has appeared"
+    rig.send(beat())
+    assert rig.read(after=1.0).heartbeats == 8
+    assert len(rig.children) == (2 if replaced else 1)
+    rig.read(after=1.0)
+    assert len(rig.children) == (2 if replaced else 1)
+    assert (more in rig.child.command[-1]) is (replaced or not more)
 
 
 # ---- held alone, or frozen together

@@ -127,6 +127,20 @@ def test_that_work_is_stopped_by_neighbours_makes_no_limit() -> None:
     assert cpu.shares["suspended_quota"] == 0.0
 
 
+@pytest.mark.parametrize("environment", ["ecs_fargate", "none"])
+@pytest.mark.parametrize("since", [0, 15], ids=["not yet", "since a while"])
+def test_gaps_around_which_throttled_time_was_not_counted_are_no_platforms(
+    environment: Environment, since: int
+) -> None:
+    """The group got its controller, and a limit, while the agent ran: the measuring child was told of it later."""
+    scene = Scene(environment=environment)
+    for counted in (*[False] * 12, *[True] * (since // 5)):
+        start = scene.clock()
+        found = [*beats(start, SLOT, 0.08, "quota"), spin(start + 0.5, burn=0.02, gaps=(0.08,), cause="quota")]
+        scene.slot(found if counted else [w._replace(throttled=None) for w in found], limit=0.2, usage=0.2 * SLOT)
+    assert isinstance(judge(QUOTA, scene), Unknown)
+
+
 def test_on_fargate_the_line_is_that_of_the_task_definition() -> None:
     found = judge(QUOTA, hidden(Scene(environment="ecs_fargate"), 60))
     assert isinstance(found, Present)

@@ -1,0 +1,93 @@
+"""Of which counters the measuring child is told."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.history import History
+from probes.cpu.registration import Suspension, _child_settings, _told_by
+from probes.cpu.spinner import Config, escape, unescape
+from probes.host.cgroup import CgroupProbe
+from probes.host.platform import PlatformProbe
+from probes.registration import Context
+from tests.unit.builders import FakeClock
+from tests.unit.fake_kernel import FakeKernel
+
+
+class Place:
+    """A fake kernel, what the probes of the host say of it, and what the child is told."""
+
+    def __init__(self, root: Path) -> None:
+        self.kernel, self.history = FakeKernel(root), History(600.0, clock=FakeClock())
+        self.context = Context(
+            {Suspension: Suspension()},
+            root=root,
+            environ={},
+            latest=lambda t, target="": self.history.latest(t, target),
+        )
+
+    def look(self) -> Config:
+        for probe in (PlatformProbe(root=self.kernel.root, environ={}), CgroupProbe(root=self.kernel.root)):
+            self.history.add(asyncio.run(probe.read()))
+        return self.told
+
+    @property
+    def told(self) -> Config:
+        return Config(_child_settings(self.context))
+
+    @property
+    def told_by(self) -> object:
+        return _told_by(self.context)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@given(st.text(st.sampled_from("aé%,;|=/2c"), max_size=12))
+def test_a_path_comes_through_the_settings_line_whatever_is_in_it(path: str) -> None:
+    assert unescape(escape(path)) == path
+    config = Config(f"root={escape(path)};cgroups=1|{escape(path)}|/b|,2|/c|{escape(path)}|")
+    assert config.root == path
+    assert config.cgroups == [("1", path, "/b", ""), ("2", "/c", path, "")]
+
+
+@pytest.mark.parametrize("point", ["cpu", "cpu,cpuacct"])
+@pytest.mark.parametrize("group", ["/docker/ab", "/a|b", "/50%;"])
+def test_the_group_is_told_where_systemd_mounts_cgroup_v1_and_whatever_its_name_is(
+    place: Place, point: str, group: str
+) -> None:
+    point = f"/sys/fs/cgroup/{point}"
+    place.kernel.cgroups(f"3:cpu,cpuacct:{group}")
+    place.kernel.mount(point, controllers="cpu,cpuacct")
+    place.kernel.cpu_v1(point + group, 20000)
+    here = f"{place.kernel.root}{point}{group}"
+    files = (f"{here}/cpu.stat", f"{here}/cpu.cfs_quota_us", f"{here}/cpu.cfs_period_us")
+    assert place.look().cgroups == [("1", *files)]
+
+
+@pytest.mark.parametrize("sliced", [False, True], ids=["no level has it", "the slice above has it"])
+def test_a_limit_that_comes_with_its_controller_while_the_unit_runs_is_told_of(place: Place, sliced: bool) -> None:
+    """systemctl set-property UNIT CPUQuota=20%: the unit's path stays the same."""
+    slice_, own = "/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/system.slice/shop.service"
+    place.kernel.cgroups("0::/system.slice/shop.service")
+    place.kernel.mount("/sys/fs/cgroup")
+    place.kernel.root_v2("/sys/fs/cgroup")
+    place.kernel.write(f"{own}/cpu.stat", "usage_usec 5\n")
+    if sliced:
+        place.kernel.cpu_v2(slice_)
+    before, by = place.look(), place.told_by
+    assert len(before.cgroups) == sliced
+    place.look()
+    assert place.told_by == by
+    place.kernel.cpu_v2(slice_)
+    place.kernel.cpu_v2(own, "20000 100000")
+    assert len(place.look().cgroups) == 2
+    assert place.told_by != by
+    assert place.told.told != before.told
