@@ -132,6 +132,8 @@ def _child_settings(context: Context) -> str:
         f"quiet={QUIET_TIMES if every is SPIN_EVERY_SEEN else 1.0}",
         f"root={escape(str(context.root))}",
         f"ticks={int(trust.get('lost_ticks') is not False)}",
+        # A kernel that does not count it prints three zeros, and a delay of zero would say that no other work held the CPU.
+        f"delay={int(trust.get('run_delay') is True)}",
     ]
     if trust.get("cgroup_throttled"):
         with contextlib.suppress(OSError):

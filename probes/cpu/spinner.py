@@ -149,20 +149,21 @@ class Config:
         self.quiet = float(given.get("quiet", "1"))
         self.root = unescape(given.get("root", "/"))
         self.ticks = given.get("ticks", "1") == "1"
+        self.delay = given.get("delay", "1") == "1"
         #: version:stat:quota:period for each level of the cgroup that may be limited
         self.cgroups = [tuple(map(unescape, x.split("|"))) for x in given.get("cgroups", "").split(",") if x]
 
     @property
     def told(self) -> tuple[object, ...]:
         """The counters that the child is told of: they are opened once, when it starts."""
-        return self.ticks, self.cgroups
+        return self.ticks, self.delay, self.cgroups
 
 
 class KernelCounters:
     """Raw kernel counters read with pread on files kept open: two microseconds each, parsed only when needed."""
 
     def __init__(self, config: Config) -> None:
-        self.schedstat = _open(os.path.join(config.root, "proc/self/schedstat"))
+        self.schedstat = _open(os.path.join(config.root, "proc/self/schedstat")) if config.delay else -1
         self.proc_stat = _open(os.path.join(config.root, "proc/stat")) if config.ticks else -1
         self.cgroups = [
             (b"throttled_usec " if version == "2" else b"throttled_time ", 1e-6 if version == "2" else 1e-9,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from probes.cpu.registration import Suspension, _child_settings, _told_by
 from probes.cpu.spinner import Config, escape, unescape
 from probes.host.cgroup import CgroupProbe
 from probes.host.platform import PlatformProbe
+from probes.reading import NoData
 from probes.registration import Context
 from tests.unit.builders import FakeClock
 from tests.unit.fake_kernel import FakeKernel
@@ -33,7 +35,8 @@ class Place:
 
     def look(self) -> Config:
         for probe in (PlatformProbe(root=self.kernel.root, environ={}), CgroupProbe(root=self.kernel.root)):
-            self.history.add(asyncio.run(probe.read()))
+            with contextlib.suppress(NoData):  # no group is mounted
+                self.history.add(asyncio.run(probe.read()))
         return self.told
 
     @property
@@ -91,3 +94,26 @@ def test_a_limit_that_comes_with_its_controller_while_the_unit_runs_is_told_of(p
     assert len(place.look().cgroups) == 2
     assert place.told_by != by
     assert place.told.told != before.told
+
+
+@pytest.mark.parametrize(
+    ("schedstat", "told"),
+    [("874492 4200 17", True), ("874492 0 17", False), ("0 0 0", False), (None, False)],
+    ids=["counts", "has not waited", "no CONFIG_SCHEDSTATS", "is not there"],
+)
+def test_run_delay_is_told_of_once_it_is_known_to_count(place: Place, schedstat: str | None, told: bool) -> None:
+    if schedstat is None:
+        (place.kernel.root / "proc/self/schedstat").unlink()
+    else:
+        place.kernel.write("/proc/self/schedstat", schedstat + "\n")
+    assert not place.told.delay, "nobody has looked yet"
+    assert place.look().delay is told
+
+
+def test_the_child_is_told_of_run_delay_when_it_begins_to_count(place: Place) -> None:
+    """The sysctl kernel.task_delayacct turns it on while the machine runs."""
+    place.kernel.write("/proc/self/schedstat", "0 0 0\n")
+    before, by = place.look(), place.told_by
+    place.kernel.write("/proc/self/schedstat", "874492 4200 17\n")
+    assert place.look().told != before.told
+    assert place.told_by != by

@@ -23,7 +23,7 @@ def test_an_empty_line_gives_the_defaults() -> None:
     config = Config("")
     assert len(config.levels) == len(config.every) == 4
     assert config.levels == sorted(config.levels)
-    assert (config.root, config.climb, config.ticks, config.cgroups) == ("/", False, True, [])
+    assert (config.root, config.climb, config.ticks, config.delay, config.cgroups) == ("/", False, True, True, [])
     assert (config.interval, config.send, config.parent) == (0.2, 4.0, os.getppid())
     assert 0.1 <= config.jitter <= config.interval
     assert 0 < config.budget < 0.05
@@ -31,13 +31,13 @@ def test_an_empty_line_gives_the_defaults() -> None:
 
 def test_every_setting_of_the_line_is_taken() -> None:
     config = Config(
-        "interval=0.3;jitter=0.15;flush=2;send=3;parent=77;budget=0.01;levels=0.01,0.02;every=5,0;climb=1;root=/a=b;ticks=0;"
+        "interval=0.3;jitter=0.15;flush=2;send=3;parent=77;budget=0.01;levels=0.01,0.02;every=5,0;climb=1;root=/a=b;ticks=0;delay=0;"
         "cgroups=2|/s/cpu.stat|/s/cpu.max|,1|/t/cpu.stat|/t/quota|/t/period"
     )
     assert (config.interval, config.jitter, config.flush, config.budget) == (0.3, 0.15, 2.0, 0.01)
     assert (config.send, config.parent) == (3.0, 77)
     assert (config.levels, config.every) == ([0.01, 0.02], [5.0, 0.0])
-    assert (config.climb, config.root, config.ticks) == (True, "/a=b", False)
+    assert (config.climb, config.root, config.ticks, config.delay) == (True, "/a=b", False, False)
     assert config.cgroups == [
         ("2", "/s/cpu.stat", "/s/cpu.max", ""),
         ("1", "/t/cpu.stat", "/t/quota", "/t/period"),
@@ -110,6 +110,15 @@ def test_counters_that_are_not_there_are_not_a_number_and_never_zero(kernel: Ker
     assert math.isnan(run_delay)
     assert math.isnan(throttled)
     assert all(map(math.isnan, counters.lost_between(counters.ticks(), counters.ticks(), 1.0)))
+
+
+def test_run_delay_that_cannot_count_here_is_not_a_number_although_its_file_is_there(kernel: Kernel) -> None:
+    """A kernel with CONFIG_SCHED_INFO alone prints 0 0 0 for ever: taken for a delay, contention was a frozen instance."""
+    kernel.write("proc/self/schedstat", "0 0 0\n")
+    counters = KernelCounters(kernel.config("delay=0"))
+    before = counters.raw()
+    assert math.isnan(counters.since(before, counters.raw())[0])
+    assert math.isnan(counters.wait_since(before, counters.raw()))
 
 
 def stat_of(cpus: int, **one: tuple[int, int]) -> str:

@@ -387,7 +387,13 @@ def test_a_membership_that_cannot_be_read_for_once_is_no_move(rig: Rig) -> None:
 
 @pytest.mark.parametrize(
     ("more", "replaced"),
-    [(";cgroups=2|/a/cpu.stat|/a/cpu.max|", True), (";ticks=0", True), (";every=1,0,0,0", False), ("", False)],
+    [
+        (";cgroups=2|/a/cpu.stat|/a/cpu.max|", True),
+        (";ticks=0", True),
+        (";delay=0", True),
+        (";every=1,0,0,0", False),
+        ("", False),
+    ],
 )
 def test_a_child_that_would_be_told_of_other_counters_is_replaced_and_keeps_its_plan_otherwise(
     rig: Rig, more: str, replaced: bool
