@@ -171,7 +171,6 @@ class KernelCounters:
             for version, stat, quota, period in config.cgroups
         ]  # fmt: skip
         self.own_stat = _open(os.path.join(config.root, "proc/self/stat")) if config.ticks else -1
-        self.cpus = count_cpus(_pread(self.proc_stat, MOST_STAT))
         self.hertz = os.sysconf("SC_CLK_TCK")
 
     def raw(self) -> list[bytes]:
@@ -206,7 +205,7 @@ class KernelCounters:
     def lost_between(self, before: tuple[bytes, int], now: tuple[bytes, int], wall: float) -> tuple[float, float]:
         """(steal, lost) in seconds on the CPUs that this thread was on: those of others are not its loss.
 
-        Where their lines are not there, a CPU's mean share of the sum over all.
+        Where their lines are not there, a CPU's mean share of the sum over all, as long as these stay the same.
         """
         whose = {b"cpu%d" % cpu for cpu in (before[1], now[1]) if cpu >= 0}
         old, new = (_columns(raw, whose) for raw, _ in (before, now))
@@ -214,7 +213,8 @@ class KernelCounters:
         shared = 1
         if not lines or len(lines) < len(whose):
             old, new = (_columns(raw, {b"cpu"}) for raw, _ in (before, now))
-            lines, shared = [key for key in new if key in old], self.cpus
+            shared = count_cpus(now[0])
+            lines = [key for key in new if key in old and count_cpus(before[0]) == shared]
         if not lines:
             return NAN, NAN
         steal = sum(new[key][0] - old[key][0] for key in lines) / self.hertz

@@ -188,13 +188,18 @@ class SuspensionProbe:
         unseen: dict[str, Unseen] = {}
         ticks = self._ticks.since()
         for field, counter in (("steal_seconds", "steal"), ("lost_seconds", "lost_ticks")):
-            if trust.get(counter) is False or ticks is None:
+            if trust.get(counter) is False:
                 unseen[field] = Unseen("/proc/stat cannot count this here", Code.CANNOT_COUNT)
+            elif ticks is None:
+                unseen[field] = Unseen(
+                    "/proc/stat cannot be read, or adds up other CPUs than before", Code.CANNOT_COUNT
+                )
         if self._ticks.cpus is None:
             unseen["stat_cpus"] = Unseen("/proc/stat cannot be read", Code.CANNOT_COUNT)
         if self._ticks.idle is None:
             unseen["idle_seconds"] = Unseen(
-                "/proc/stat cannot be read, or counts CPUs that this process may not use", Code.NOT_APPLICABLE
+                "/proc/stat cannot be read, or adds up CPUs that this process may not use, or others than before",
+                Code.NOT_APPLICABLE,
             )
         restarts, self._child.restarts = self._child.restarts, 0
         return SuspensionReading(

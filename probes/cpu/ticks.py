@@ -4,6 +4,9 @@
 interrupt, so the time is in no column.  Idle CPUs lose nothing, because idle time is computed from the
 clock.  Columns come in ticks of 10 ms, so one difference may be off by a tick per CPU either way: what
 is reported is how far the running sum has risen above its highest point, so that rounding does not add up.
+
+The kernel's first line adds up all CPUs that are possible, those too that are offline and stand still; lxcfs adds up what it shows.  So
+between two samples with another number of CPUs, and where the total fell, nothing can be compared (:mod:`probes.counters`).
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from probes.counters import gain
-from probes.cpu.spinner import count_cpus
+from probes.cpu.spinner import MOST_STAT, count_cpus
 
 #: How far the running sum may fall below its high-water mark before the mark follows: slow drift of the
 #: idle columns must not hide a real loss for ever.
@@ -35,7 +38,7 @@ class TickCounter:
 
     @property
     def cpus(self) -> int | None:
-        """How many CPUs /proc/stat adds up; None while it has not been read."""
+        """How many CPUs run of those that /proc/stat adds up; None while it has not been read."""
         return self._cpus or None
 
     @property
@@ -47,8 +50,8 @@ class TickCounter:
         """(steal, lost) in seconds since the last call; ``None`` when there is nothing to compare."""
         try:
             with self._path.open("rb") as file:
-                words = file.readline().split()
-                self._cpus = self._cpus or count_cpus(b" ".join(words) + b"\n" + file.read(65536))
+                text = file.read(MOST_STAT)
+            words = text.partition(b"\n")[0].split()
             now = self._clock()
             steal, total = int(words[8]) / self._hertz, sum(map(int, words[1:9])) / self._hertz
             idle = (int(words[4]) + int(words[5])) / self._hertz
@@ -56,7 +59,9 @@ class TickCounter:
             self._before = self._idle = None
             return None
         before, self._before = self._before, (now, steal, total, idle)
-        if before is None:
+        cpus, self._cpus = self._cpus, count_cpus(text)
+        if before is None or cpus != self._cpus or total < before[2]:
+            self._idle, self._sum, self._highest = None, 0.0, 0.0
             return None
         self._idle = gain(before[3], idle) if len(os.sched_getaffinity(0)) == self._cpus else None
         self._sum += (now - before[0]) * self._cpus - (total - before[2])

@@ -151,8 +151,8 @@ def test_the_lines_of_a_hundred_cpus_are_read(kernel: Kernel, cpu: int) -> None:
     kernel.write("proc/self/stat", own_stat(cpu))
     kernel.write("proc/stat", stat_of(96))
     counters = kernel.counters()
-    assert counters.cpus == 96
     before = counters.ticks()
+    assert spinner.count_cpus(before[0]) == 96
     kernel.write("proc/stat", stat_of(96, **{f"cpu{cpu}": (hertz // 2, hertz // 4)}))
     assert counters.lost_between(before, counters.ticks(), 1.0) == pytest.approx((0.25, 0.25))
 
@@ -177,6 +177,19 @@ def test_without_the_line_of_its_cpu_a_spin_has_the_mean_share(kernel: Kernel, s
     before = counters.ticks()
     kernel.write("proc/stat", stat_of(4, **{f"cpu{n}": (hertz * 9 // 10, hertz // 10) for n in range(4)}))
     assert counters.lost_between(before, counters.ticks(), 1.0) == pytest.approx((0.1, 0.0))
+
+
+def test_a_mean_share_over_other_cpus_than_before_is_not_a_number(kernel: Kernel) -> None:
+    """Two of four CPUs went offline during the spin: what stands still there is nobody's loss."""
+    hertz = os.sysconf("SC_CLK_TCK")
+    kernel.write("proc/stat", stat_of(4))
+    counters = kernel.counters()
+    before = counters.ticks()
+    kernel.write("proc/stat", stat_of(2, cpu0=(hertz, 0), cpu1=(hertz, 0)))
+    assert all(map(math.isnan, counters.lost_between(before, counters.ticks(), 1.0)))
+    before = counters.ticks()
+    kernel.write("proc/stat", stat_of(2, cpu0=(2 * hertz, 0), cpu1=(2 * hertz, 0)))
+    assert counters.lost_between(before, counters.ticks(), 1.0) == pytest.approx((0.0, 0.0)), "the new number counts"
 
 
 @pytest.mark.parametrize(("text", "more"), [("cpu 1 2 3\n", ""), ("", ""), ("cpu 1 2 3 4 5 6 7 8 9\n", "ticks=0")])

@@ -456,9 +456,14 @@ def test_steal_is_a_difference_in_seconds(rig: Rig) -> None:
     assert rig.read().steal_seconds == 0.0
 
 
-def test_steal_that_runs_backwards_after_a_migration_is_never_negative(rig: Rig) -> None:
-    rig.write("proc/stat", "cpu 1 1 1 1 1 1 1 3 0 0\n")
-    assert rig.read().steal_seconds == 0.0
+@pytest.mark.parametrize(
+    ("idle", "steal"), [(1000, 0.0), (1, None)], ids=["the others went on", "the total fell: another one has begun"]
+)
+def test_steal_that_runs_backwards_after_a_migration_is_never_negative(
+    rig: Rig, idle: int, steal: float | None
+) -> None:
+    rig.write("proc/stat", f"cpu 1 1 1 {idle} 1 1 1 3 0 0\n")
+    assert rig.read().steal_seconds == steal
 
 
 @pytest.mark.parametrize("text", [None, "", "cpu 1 2 3\n", "cpu a b c d e f g h i\n"])
@@ -548,3 +553,46 @@ def test_idle_time_is_that_of_the_cpus_that_this_process_may_use(
     stat.unlink()
     counter.since()
     assert counter.idle is None
+
+
+class Cpus:
+    """/proc/stat of CPUs that are idle for as long as they are online, and a counter of it that looks each second."""
+
+    def __init__(self, root: Path, *, lxcfs: bool = False) -> None:
+        self.path, self.lxcfs, self.clock = root / "proc/stat", lxcfs, FakeClock()
+        self.path.parent.mkdir()
+        self.ticks = [1_000_000] * 8
+        self.counter = TickCounter(root, self.clock)
+
+    def run(self, seconds: int, online: int, each: float = 1.0) -> list[tuple[float, float] | None]:
+        """What was counted in these seconds with so many CPUs, of each of which so much was accounted for."""
+        found = []
+        for _ in range(seconds):
+            self.clock.advance(1.0)
+            for cpu in range(online):
+                self.ticks[cpu] += round(each * os.sysconf("SC_CLK_TCK"))
+            # The kernel adds up all that are possible, and prints a line for those that are online; lxcfs adds up what it prints.
+            rows = [("", sum(self.ticks[: online if self.lxcfs else None])), *enumerate(self.ticks[:online])]
+            self.path.write_text("".join(f"cpu{name} 0 0 0 {ticks} 0 0 0 0 0 0\n" for name, ticks in rows) + "intr 0\n")
+            found.append(self.counter.since())
+        return found
+
+
+@pytest.mark.parametrize("lxcfs", [False, True], ids=["kernel", "lxcfs"])
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (8, 6), (2, 4)])
+def test_cpus_that_go_offline_or_come_are_nobodys_loss_and_hide_none(
+    tmp_path: Path, *, lxcfs: bool, before: int, after: int
+) -> None:
+    cpus = Cpus(tmp_path, lxcfs=lxcfs)
+    assert cpus.run(5, before) == [None, *[(0.0, 0.0)] * 4]
+    assert cpus.run(5, after) == [None, *[(0.0, 0.0)] * 4], "of that second nothing is known, and then nothing is lost"
+    assert cpus.counter.cpus == after
+    lost = [found[1] for found in cpus.run(5, after, each=0.5) if found is not None]
+    assert lost == pytest.approx([0.5 * after] * 5)
+
+
+def test_a_total_that_fell_is_compared_with_nothing(tmp_path: Path) -> None:
+    cpus = Cpus(tmp_path)
+    cpus.run(5, 2)
+    cpus.ticks = [1000] * 8
+    assert cpus.run(3, 2) == [None, (0.0, 0.0), (0.0, 0.0)]
