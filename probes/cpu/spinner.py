@@ -370,8 +370,9 @@ class Spinner:
         window = Window(SPIN, start, level)
         window.run_delay, window.throttled = counters.since(raw, counters.raw())
         # p25 of the chunk durations is what a chunk takes undisturbed: the spin's own yardstick,
-        # immune to how fast this machine is today.
-        usual = sorted(durations)[len(durations) // 4]
+        # immune to how fast this machine is today.  Of fewer than four it is the shortest, which may be a gap itself.
+        quarter = sorted(durations)[len(durations) // 4]
+        usual = quarter if len(durations) >= 4 else CHUNK_SECONDS
         end = start
         for duration in durations:
             end += duration
@@ -380,7 +381,7 @@ class Spinner:
                 window.add(gap, end)
         wall = last - start
         window.samples = len(durations)
-        self.loops = max(50, min(100_000, (loops + int(loops * CHUNK_SECONDS / max(usual, 1e-7))) // 2))
+        self.loops = max(50, min(100_000, (loops + int(loops * CHUNK_SECONDS / max(quarter, 1e-7))) // 2))
         steal, lost = counters.lost_between(ticks, ticks_now, wall)
         record = window.pack(last, skipped, steal, lost)
         explained = sum(x for x in (window.run_delay, window.throttled) if x == x)

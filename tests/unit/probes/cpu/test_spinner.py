@@ -329,6 +329,20 @@ def test_a_spin_stops_at_its_first_large_gap(spin: Callable[..., Outcome]) -> No
     assert not met.explained
 
 
+@pytest.mark.parametrize(
+    "gaps", [{2: 0.095}, {3: 0.095}, {2: 0.014, 3: 0.095}], ids=["the first chunk", "the second", "both"]
+)
+def test_a_spin_that_is_stopped_before_it_has_a_yardstick_of_its_own_has_met_the_gap(
+    spin: Callable[..., Outcome], gaps: dict[int, float]
+) -> None:
+    met = spin(0.3, gaps)
+    window, _, _ = unpack(met.record)
+    assert (window.gaps, window.samples) == (len(gaps), max(gaps) - 1)
+    assert window.gap_seconds == pytest.approx(sum(gaps.values()))
+    assert met.longest == pytest.approx(0.095)
+    assert met.burned == pytest.approx(window.samples * spinner.CHUNK_SECONDS)
+
+
 def test_a_spin_goes_on_through_noise_and_counts_it(
     spin: Callable[..., Outcome],
 ) -> None:
