@@ -251,11 +251,19 @@ def stat_cpus(history: History) -> int:
     return machine_cpus(history) or 1
 
 
+def idle_share(readings: Iterable[SuspensionReading]) -> float:
+    """Share of the time in which the CPUs stood idle; 0 where that is not known."""
+    known = [(r.idle_seconds, r.seconds * r.stat_cpus) for r in readings if r.idle_seconds is not None and r.stat_cpus]
+    return sum(idle for idle, _ in known) / sum(wall for _, wall in known) if known else 0.0
+
+
 def _assign_unknown(history: History, causes: Causes, share: float, readings: Sequence[SuspensionReading]) -> Causes:
     """Give the heartbeats' unexplained gaps to the hypervisor as far as spins or ticks say so.
 
     A heartbeat alone cannot tell: the clock ticks of a sleeping vCPU are not lost.  The spins around it
     can, and so can the ticks lost over the whole time on a busy vCPU.
+
+    Of what the host took from all CPUs one thread has lost what it took from each that had something to run: nothing is taken from an idle one.
     """
     wall = sum(r.seconds for r in readings)
     if causes.unknown + causes.contention <= 0 or not share or not wall:
@@ -264,14 +272,15 @@ def _assign_unknown(history: History, causes: Causes, share: float, readings: Se
     felt = Causes.sum(attribute(w) for r in readings for w in digest(r).spins)
     outside = felt.hypervisor + felt.unknown
     moved = causes.unknown * (felt.hypervisor / outside if outside else 0.0)
-    taken = taken_seconds(history, readings)
-    most = 2 * (causes.unknown + causes.contention) / each * stat_cpus(history)
+    taken, cpus = taken_seconds(history, readings), stat_cpus(history)
+    most = 2 * (causes.unknown + causes.contention) / each * cpus
+    lost = taken / max(1.0, cpus * (1 - idle_share(readings)))
     waited = 0.0
     # Far more than all CPUs could have lost in these gaps is another event's, such as a freeze's.
-    if _beyond_noise(taken, wall) and taken <= most:
-        moved = max(moved, min(causes.unknown, taken * each))
+    if _beyond_noise(lost, wall) and taken <= most:
+        moved = max(moved, min(causes.unknown, lost * each))
         # What the host took is run delay too, of whoever waited for that CPU.
-        waited = min(causes.contention, max(0.0, taken * each - moved))
+        waited = min(causes.contention, max(0.0, lost * each - moved))
     return Causes(
         causes.quota, causes.contention - waited, causes.hypervisor + moved + waited, 0.0, causes.unknown - moved
     )

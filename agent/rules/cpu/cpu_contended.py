@@ -16,7 +16,7 @@ from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknow
 from agent.views import backlog, place
 from agent.views.attribution import attribute
 from agent.views.comb_clock import binomial_tail
-from agent.views.cpu import cores_used, cpu_breakdown, held_outside, spin_view, spins_within, stat_cpus
+from agent.views.cpu import cores_used, cpu_breakdown, held_outside, idle_share, spin_view, spins_within, stat_cpus
 from agent.views.stalled import CONTENTION
 from agent.views.taken import on_other_cpus
 from probes.app.processes import ProcessesReading
@@ -177,9 +177,7 @@ def lasting(spins: Sequence[Window], met: Callable[[Window], bool]) -> Sequence[
 
 def _idle_since(history: History, start: float) -> float:
     """Share of the time since then in which the CPUs stood idle; 0 where that is not known."""
-    readings = [r for r in history.window(SuspensionReading, SPAN) if r.taken - r.seconds >= start]
-    known = [(r.idle_seconds, r.seconds * r.stat_cpus) for r in readings if r.idle_seconds is not None and r.stat_cpus]
-    return sum(idle for idle, _ in known) / sum(wall for _, wall in known) if known else 0.0
+    return idle_share([r for r in history.window(SuspensionReading, SPAN) if r.taken - r.seconds >= start])
 
 
 def _with_the_app(history: History, used: float | None) -> float | None:

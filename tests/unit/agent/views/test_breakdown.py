@@ -85,7 +85,7 @@ def test_time_that_a_steal_clock_counted_is_taken_from_the_run_delay_that_it_als
     for _ in range(6):
         now = scene.clock.advance(5.0)
         found = beats(now - 5.0, 5.0, gap=0.08, cause="contention")
-        scene.history.add(suspension(now, found, steal_seconds=4.0 if steal else 0.0))
+        scene.history.add(suspension(now, found, steal_seconds=4.0 if steal else 0.0, idle_seconds=5.0))
         scene.history.add(cgroup(now))
     assert shares(scene, 30.0)[part] == pytest.approx(0.8, abs=0.05)
 
@@ -125,10 +125,61 @@ def test_a_little_steal_takes_a_little_of_the_run_delay() -> None:
     scene = Scene()
     for _ in range(6):
         now = scene.clock.advance(5.0)
-        scene.history.add(suspension(now, beats(now - 5.0, 5.0, gap=0.08, cause="contention"), steal_seconds=1.0))
-    found = shares(scene, 30.0)
-    assert found["suspended_hypervisor"] == pytest.approx(0.2, abs=0.03)
-    assert found["suspended_contention"] == pytest.approx(0.6, abs=0.03)
+        found = beats(now - 5.0, 5.0, gap=0.08, cause="contention")
+        scene.history.add(suspension(now, found, steal_seconds=1.0, idle_seconds=5.0))
+    held = shares(scene, 30.0)
+    assert held["suspended_hypervisor"] == pytest.approx(0.2, abs=0.03)
+    assert held["suspended_contention"] == pytest.approx(0.6, abs=0.03)
+
+
+def on_cpus(cpus: int, gap: float, cause: Cause, *, busy: float | None, taken: float, clock: bool) -> dict[str, float]:
+    """Half a minute on so many CPUs, of which so many had something to run (``None``: not known) and the host took so much, in CPUs."""
+    scene = Scene(trust={**ALL_COUNT, "steal": clock})
+    for _ in range(6):
+        now = scene.clock.advance(5.0)
+        steal, lost = (5.0 * taken, 0.0) if clock else (0.0, 5.0 * taken)
+        idle = None if busy is None else 5.0 * (cpus - busy)
+        found = beats(now - 5.0, 5.0, gap=gap, cause=cause)
+        scene.history.add(
+            suspension(now, found, steal_seconds=steal, lost_seconds=lost, stat_cpus=cpus, idle_seconds=idle)
+        )
+        scene.history.add(cgroup(now))
+    return shares(scene, 30.0)
+
+
+@pytest.mark.parametrize("clock", [True, False], ids=["steal clock", "lost ticks"])
+@pytest.mark.parametrize("cause", ["contention", "nobody"])
+@pytest.mark.parametrize(
+    ("cpus", "busy", "taken"), [(32, 16.0, 0.16), (64, 60.0, 0.32), (64, None, 0.32), (32, 2.5, 0.12)]
+)
+def test_a_little_that_is_taken_from_each_of_many_cpus_is_not_one_threads_loss(
+    cpus: int, busy: float | None, taken: float, cause: Cause, clock: bool
+) -> None:
+    """Half a percent of each of 32 CPUs is 16 % of one: neighbours inside of the machine were said to be its host."""
+    found = on_cpus(cpus, 0.03, cause, busy=busy, taken=taken, clock=clock)
+    part = "suspended_contention" if cause == "contention" else "suspended_unknown"
+    assert found["suspended_hypervisor"] < 0.01
+    assert found[part] == pytest.approx(0.3, abs=0.04)
+
+
+@pytest.mark.parametrize("clock", [True, False], ids=["steal clock", "lost ticks"])
+@pytest.mark.parametrize("cause", ["contention", "nobody"])
+@pytest.mark.parametrize(
+    ("cpus", "busy", "taken"),
+    [(1, 1.0, 0.5), (1, 0.6, 0.5), (2, 1.0, 0.5), (2, 2.0, 1.0), (2, None, 1.0), (8, 1.0, 0.5), (8, 4.0, 2.0), (64, 64.0, 32.0)],
+    ids=["the only CPU", "the only CPU, idle at times", "one of two", "both", "both, idle time not known",
+         "one of eight", "four of eight", "all of 64"],
+)  # fmt: skip
+def test_half_of_each_cpu_that_has_something_to_run_is_half_of_a_threads_time(
+    cpus: int, busy: float | None, taken: float, cause: Cause, clock: bool
+) -> None:
+    found = on_cpus(cpus, 0.05, cause, busy=busy, taken=taken, clock=clock)
+    assert found["suspended_hypervisor"] == pytest.approx(0.5, abs=0.03)
+
+
+def test_where_nothing_ran_nothing_was_taken_and_late_wake_ups_stay_unexplained() -> None:
+    found = on_cpus(2, 0.05, "nobody", busy=0.05, taken=0.0, clock=True)
+    assert found["suspended_unknown"] == pytest.approx(0.5, abs=0.03)
 
 
 @given(
