@@ -11,13 +11,14 @@ from dataclasses import replace
 from math import ceil, exp, inf, lgamma, log
 
 from agent.history import History, once, remembered
-from agent.views.attribution import attribute, digest
-from agent.views.comb_clock import CELL_SECONDS, MOST_CHANCE, Comb, End
+from agent.views.attribution import Causes, attribute, digest
+from agent.views.comb_clock import CELL_SECONDS, LONGEST_TICK_SECONDS, MOST_CHANCE, TICK_SECONDS, Comb, End
 from agent.views.comb_fit import LEAST_ENDS, PERIODS, Releases, find, met_no_limit
 from probes.averages import median
 from probes.cpu.spinner import LATE_SECONDS, STOP_GAP_SECONDS
 from probes.cpu.suspension import LONG_GAP_SECONDS, SuspensionReading, Window
 from probes.host.cgroup import CgroupReading
+from probes.host.platform import PlatformReading
 
 __all__ = [
     "LEAST_ENDS",
@@ -58,7 +59,7 @@ def releases(history: History, seconds: float = SPAN) -> Releases:
     periods = _periods(history)
     readings = history.window(SuspensionReading, seconds)
     ends, bursts = _latest_ends(history, seconds)
-    found = find(ends, periods, bursts)
+    found = find(ends, periods, bursts, _tick(history, readings))
     if ends and found.undecided and (known := _known(history, periods)):
         found = replace(found, comb=known.again(ends, bursts))
     if found.comb is None:
@@ -79,6 +80,20 @@ def _ends(readings: Sequence[SuspensionReading]) -> tuple[list[End], list[End]]:
     windows = [w for r in readings for w in (*digest(r).spins, *(x for x in r.windows if not x.spin and x.ends))]
     ends = sorted(end for w in windows for end in ends_of(w, LATE_SECONDS))
     return ends, sorted(end for w in windows if w.spin for end in ends_of(w))
+
+
+def _tick(history: History, readings: Sequence[SuspensionReading]) -> float:
+    """The tick, in seconds, on which the gaps that other work makes end.
+
+    This kernel's own where run delay explains most of their time.  What it does not explain was made outside: a host lets its guest go on
+    when its own tick comes, and nothing in here shows how long that is.
+    """
+    told = Causes.sum(attribute(w) for r in readings for w in r.windows if w.ends)
+    platform = history.latest(PlatformReading)
+    own = platform.tick_seconds if platform is not None else None
+    if own is None or told.contention < told.hypervisor + told.unknown:
+        return LONGEST_TICK_SECONDS
+    return max(TICK_SECONDS, own)
 
 
 def _known(history: History, periods: tuple[float, ...]) -> Comb | None:
@@ -106,8 +121,9 @@ def _shown_until(
 ) -> tuple[list[End], list[End], Comb | None]:
     """The ends of the gaps of the two minutes until then, those that stopped a burst, and the comb on which they lie."""
     readings = history.window(SuspensionReading, KNOWN_SECONDS + SPAN)
-    ends, bursts = _ends([r for r in readings if until - SPAN < r.taken <= until])
-    return ends, bursts, find(ends, periods, bursts).comb
+    then = [r for r in readings if until - SPAN < r.taken <= until]
+    ends, bursts = _ends(then)
+    return ends, bursts, find(ends, periods, bursts, _tick(history, then)).comb
 
 
 _then = remembered(128)(_shown_until)  # what a minute of the past shows does not change

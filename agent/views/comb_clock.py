@@ -26,6 +26,8 @@ from probes.record import dataclass
 #: Half the width of the best cell, and the scheduler's usual longest tick (250 Hz): 8 of 8 real limits had three quarters
 #: or more of their ends within the cell.
 CELL_SECONDS, TICK_SECONDS = 0.0015, 0.004
+#: The longest tick that kernels are built with (100 Hz): a host's that is out of sight may be that.
+LONGEST_TICK_SECONDS = 0.01
 #: Chance of a false comb at one judgement, where gaps are many enough to judge; the odds are asked as well.
 MOST_CHANCE = 5e-5
 #: Share of hits that real limits showed at the least (0.76 to 1.0), and the measured look-alike: neighbours at a higher priority

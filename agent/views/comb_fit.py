@@ -3,7 +3,7 @@
 A CFS quota (and what is built like it, hypervisors' included) lets its threads go on when the period's timer fires, so the
 instants at which gaps end are all at one phase of the period, to about a millisecond and for minutes on end: across idle
 pauses, across a change of the quota, inside gVisor, and in a guest whose virtual machine is limited.  Gaps that neighbours
-make end when the scheduler lets one in, on one of its ticks (1 to 4 ms): anywhere in the period.  So a limit is told from
+make end when the scheduler lets one in, on one of its ticks (1 to 10 ms): anywhere in the period.  So a limit is told from
 contention without any kernel counter.  What was measured of it: docs/evidence/measured-facts.md.
 
 *The test.*  The ends within ``CELL_SECONDS`` of the best phase are the hits.  Two things are asked of them.  That they are no
@@ -14,6 +14,11 @@ in Wald's sequential test.
 
 Only a short list of periods is tried: searching all of them finds one in noise.  Of those that fit the longest counts,
 because a comb of 100 ms lies on those of 50, 20 and 10 ms as well.
+
+*Ticks of 10 ms.*  Gaps that end on them are at one phase of 10 ms, all of them, and at two of 20 ms.  So for periods of less than ``CELLS`` usual ticks
+the cell is as wide as the tick of the scheduler that lets others in, or the longest that there is where that one is out of sight: 20 ms then take 25
+gaps instead of 11, and 10 ms cannot be told from the tick at all.  For longer periods the usual tick does: of 50 ms seven such gaps in seven
+end at one phase 6 times in 100,000, of 80 and 100 ms six in six 3 times and once.
 """
 
 from __future__ import annotations
@@ -95,15 +100,20 @@ class Releases:
         return self.undecided and self.ends >= LEAST_ENDS
 
 
-def find(ends: Sequence[End], periods: Sequence[float] = PERIODS, bursts: Sequence[End] = ()) -> Releases:
-    """The comb on which these ends lie; ``periods`` in seconds, longest first.
+def find(
+    ends: Sequence[End],
+    periods: Sequence[float] = PERIODS,
+    bursts: Sequence[End] = (),
+    tick: float = TICK_SECONDS,
+) -> Releases:
+    """The comb on which these ends lie; ``periods`` in seconds, longest first.  ``tick``: the scheduler's, on which other work's gaps end, seconds.
 
     ``bursts``, of these the ends that stopped one, are tried by themselves too: in an idle container they alone meet the limit,
     and what neighbours do to its heartbeats lies anywhere.  So are the wake-ups, with the short ones: a limit of most of a core makes short
     gaps (of 0.8 cores 20 ms at most), and the turns of others' work, which bursts meet, are not among them.
     """
     large = sum(end.length >= STOP_GAP_SECONDS for end in ends)
-    trials = [trial for period in periods for trial in _trials(ends, bursts, period, SETS * len(periods))]
+    trials = [trial for period in periods for trial in _trials(ends, bursts, period, SETS * len(periods), tick)]
     for limits in (1, 2):
         if limits == 2:  # costs as much as all before it, and one limit mostly explains them
             trials = [trial.with_second() for trial in trials]
@@ -186,7 +196,7 @@ class _Trial(NamedTuple):
 SETS = 4
 
 
-def _trials(ends: Sequence[End], bursts: Sequence[End], period: float, tried: int) -> Iterator[_Trial]:
+def _trials(ends: Sequence[End], bursts: Sequence[End], period: float, tried: int, tick: float) -> Iterator[_Trial]:
     """This period tried on the gaps that it could make, on those that stopped a burst, on all wake-ups that were late, and on the long gaps alone."""
     least, wakes = least_gap(period), woken(ends)
     sets = [(ends, least), (bursts, least), (wakes, LATE_SECONDS)]
@@ -198,7 +208,7 @@ def _trials(ends: Sequence[End], bursts: Sequence[End], period: float, tried: in
             continue
         times = [end.at for end in taken]
         phase, hits = _best_phase(times, period)
-        by_chance = _by_chance(hits, len(taken), period) * tried
+        by_chance = _by_chance(hits, len(taken), period, tick) * tried
         yield _Trial(period, times, tried, phase, hits, by_chance, length, these is ends, these is wakes)
 
 
@@ -207,9 +217,10 @@ def at_one_phase(ends: Sequence[float], period: float) -> bool:
     return _best_phase(ends, period)[1] >= LEAST_HITS * len(ends)
 
 
-def _by_chance(hits: int, number: int, period: float) -> float:
+def _by_chance(hits: int, number: int, period: float, tick: float = TICK_SECONDS) -> float:
     """P(as many in one cell by accident), at most: the binomial tail of the others, times the phases tried."""
-    tail = binomial_tail(hits - 1, number - 1, min(1.0, TICK_SECONDS / period))  # the first of them names the phase
+    cell = TICK_SECONDS if period >= CELLS * TICK_SECONDS else tick
+    tail = binomial_tail(hits - 1, number - 1, min(1.0, cell / period))  # the first of them names the phase
     return min(1.0, tail * number)
 
 

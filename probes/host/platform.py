@@ -46,6 +46,8 @@ _DOCKER_GROUP = re.compile(r"/docker[/-][0-9a-f]{64}(\.scope)?(/|$)", re.MULTILI
 _UNIT_GROUP = re.compile(r"/(?!user@)[^/]+\.service(/|$)", re.MULTILINE)
 _MEM_TOTAL = re.compile(r"^MemTotal:\s+(\d+) kB$", re.MULTILINE)
 _GVISOR_VERSION = "#1 SMP Sun Jan 10 15:06:54 PST 2016"
+#: CLOCK_MONOTONIC_COARSE (clock_gettime(2)): it moves at the kernel's ticks, so its resolution is their length.
+_MONOTONIC_COARSE = 6
 #: DMI product names and vendors that only virtual machines carry (systemd's detect-virt uses the same).
 _VIRTUAL_DMI = (
     "Google Compute Engine", "KVM", "QEMU", "VMware", "VirtualBox", "Virtual Machine", "HVM domU", "Bochs"
@@ -67,6 +69,8 @@ class PlatformReading(Reading):
     revision: str | None
     own_uid: int
     counters: Mapping[str, Trust]
+    tick_seconds: float | None = None
+    """The scheduler's tick; ``None`` where the kernel that schedules does not show it."""
     cpus: int | None = gauge("CPUs that this process may run on (its affinity mask)")
     cpu_limit_cores: float | None = gauge("Smallest CPU limit of all visible cgroup levels, in cores")
     memory_limit_bytes: float | None = gauge("Smallest memory limit of all visible cgroup levels")
@@ -149,6 +153,7 @@ class PlatformProbe:
             revision=revision,
             own_uid=os.getuid(),
             counters=counters,
+            tick_seconds=None if sandbox == "gvisor" else time.clock_getres(_MONOTONIC_COARSE),
             cpus=len(os.sched_getaffinity(0)),
             cpu_limit_cores=cpu_limit,
             memory_limit_bytes=memory_limit,

@@ -167,7 +167,7 @@ def cgroup(
 def platform(
     taken: float, *, trust: Mapping[str, bool | None] = ALL_COUNT, environment: Environment = "none",
     sandbox: Sandbox = "none", service: str | None = None, limit: float | None = None, cpus: int | None = 2,
-    virtualised: bool | None = None,
+    virtualised: bool | None = None, tick: float = 0.004,
 ) -> PlatformReading:  # fmt: skip
     """A place in which these counters count."""
     reasons = {True: "it counts here", False: "it cannot count here", None: "a zero may mean anything"}
@@ -175,6 +175,7 @@ def platform(
         taken=taken, sandbox=sandbox, kernel_release="6.1.0", virtualised=virtualised, environment=environment,
         service=service, revision=None, own_uid=1000, cpus=cpus, cpu_limit_cores=limit, memory_limit_bytes=None,
         counters={name: Trust(trust[name], f"{name}: {reasons[trust[name]]}", "look from outside") for name in COUNTERS},
+        tick_seconds=None if sandbox == "gvisor" else tick,
         believable={name: float(counts) for name, counts in trust.items() if counts is not None},
     )  # fmt: skip
 

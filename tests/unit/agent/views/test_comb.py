@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from agent.rules.cpu.billing import proved
 from agent.views import comb
 from agent.views.comb import held_beside_bursts, limit_cores, releases, uncounted_limit
-from agent.views.comb_clock import MOST_CHANCE, End
+from agent.views.comb_clock import LONGEST_TICK_SECONDS, MOST_CHANCE, TICK_SECONDS, End
 from agent.views.comb_fit import LEAST_ENDS, PERIODS, find
 from agent.views.cpu import cpu_breakdown
 from probes.cpu.suspension import SuspensionReading
-from tests.unit.builders import Burst, Scene, beat, beats, spin
+from probes.host.trust import Sandbox
+from tests.unit.builders import Burst, Cause, Scene, beat, beats, platform, spin
 
-TICK = 0.004
+TICK = TICK_SECONDS
 
 
 def on_comb(
@@ -67,6 +68,51 @@ def test_a_period_of_ten_milliseconds_takes_more_gaps_because_a_tick_is_nearly_h
     assert few.comb is None
     assert many.comb is not None
     assert many.comb.period == 0.01
+
+
+@pytest.mark.parametrize("number", [LEAST_ENDS, 20, 64])
+def test_on_a_kernel_of_a_hundred_hertz_each_gap_ends_at_one_phase_of_ten_milliseconds_and_no_limit_is_named(
+    number: int,
+) -> None:
+    """Neighbours were a limit with a period of 10 ms, in six histories of ten, and one of 20 ms in one of a hundred."""
+    ticks = [on_ticks(number, tick=LONGEST_TICK_SECONDS, seed=seed) for seed in range(200)]
+    assert not [found for found in (find(ends, tick=LONGEST_TICK_SECONDS).comb for ends in ticks) if found is not None]
+
+
+@pytest.mark.parametrize("tick", [TICK, LONGEST_TICK_SECONDS])
+@pytest.mark.parametrize("period", [0.25, 0.1, 0.08])
+def test_six_gaps_name_a_usual_limit_whatever_the_tick(period: float, tick: float) -> None:
+    found = find(on_comb(LEAST_ENDS, period), tick=tick).comb
+    assert found is not None
+    assert found.period == period
+
+
+@pytest.mark.parametrize(("tick", "enough"), [(TICK, 11), (LONGEST_TICK_SECONDS, 25)])
+def test_where_others_end_at_two_phases_of_twenty_milliseconds_a_limit_of_that_takes_more_gaps(
+    tick: float, enough: int
+) -> None:
+    few, many = (find(on_comb(n, 0.02, length=0.012), tick=tick).comb for n in (enough - 1, enough))
+    assert few is None
+    assert many is not None
+    assert many.period == 0.02
+
+
+@pytest.mark.parametrize(
+    ("tick", "cause", "sandbox", "named"),
+    [(0.001, "contention", "none", True), (0.004, "contention", "none", True), (0.01, "contention", "none", False),
+     (0.004, "nobody", "none", False), (0.004, "hypervisor", "none", False), (0.004, "hidden", "gvisor", False)],
+    ids=["1000 Hz", "250 Hz", "100 Hz", "held outside of this kernel", "ticks were lost", "a sandbox"],
+)  # fmt: skip
+def test_a_period_as_short_as_a_tick_is_a_limits_only_where_this_kernels_tick_is_known_to_be_shorter(
+    tick: float, cause: Cause, sandbox: Sandbox, named: bool
+) -> None:
+    scene = Scene(sandbox=sandbox)
+    scene.history.add(platform(scene.clock(), sandbox=sandbox, tick=tick))
+    gaps = on_comb(60, 0.01, length=0.016, jitter=0.0004)
+    for _ in range(24):
+        _slot(scene, gaps, cause)
+    assert len(ends_within(scene, 120.0)) == len(gaps)
+    assert (releases(scene.history).comb is not None) == named
 
 
 @pytest.mark.parametrize("tick", [0.001, 0.002, 0.004])
@@ -398,11 +444,11 @@ def test_a_clock_that_showed_once_is_kept_for_a_minute_while_others_make_some_of
     assert releases(scene.history).comb is None, "it is not seen any more"
 
 
-def _slot(scene: Scene, ends: list[End]) -> None:
+def _slot(scene: Scene, ends: list[End], cause: Cause = "nobody") -> None:
     """Five seconds, with those of the gaps that end in them."""
     start = scene.clock()
     due = [end for end in ends if start <= end.at < start + 5]
-    scene.slot([beat(at - 0.5, late=[length])._replace(ends=((at, length),)) for at, length, _ in due])
+    scene.slot([beat(at - 0.5, late=[length], cause=cause)._replace(ends=((at, length),)) for at, length, _ in due])
 
 
 def test_a_clock_that_has_never_shown_clearly_is_not_known() -> None:

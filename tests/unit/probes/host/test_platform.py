@@ -68,6 +68,15 @@ def test_each_sign_of_gvisor_is_enough(tmp_path: Path, sign: str) -> None:
     assert look(tmp_path).sandbox == "gvisor"
 
 
+@pytest.mark.parametrize("tick", [0.001, 0.004, 0.01])
+def test_the_tick_of_the_scheduler_is_told_but_in_a_sandbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tick: float
+) -> None:
+    monkeypatch.setattr(time, "clock_getres", {6: tick}.__getitem__)
+    assert look(container_v2(tmp_path / "plain").root).tick_seconds == tick
+    assert look(gvisor(tmp_path / "gvisor").root).tick_seconds is None
+
+
 def test_a_word_about_gvisor_later_in_the_log_is_no_sign(tmp_path: Path) -> None:
     FakeKernel(tmp_path).write("/dev/kmsg", "5,0,0,-;Linux version 6.1\n4,9,9,-;Starting gVisor\n")
     assert look(tmp_path).sandbox == "none"

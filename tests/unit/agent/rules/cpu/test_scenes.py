@@ -279,7 +279,8 @@ def at(start: float, burst: Window) -> Window:
         pytest.param([short_gaps(number=1)] * 5, 5.03, NONE_COUNTS, "absent", id="a quarter is not lost"),
         pytest.param([short_gaps()] * 5, 5.03, ALL_COUNT, "absent", id="run delay would have told"),
         pytest.param([short_gaps(period=0.01, length=0.003)] * 5, 5.0, NONE_COUNTS, "unknown", id="a clock of 10 ms"),
-        pytest.param([short_gaps(period=0.02, length=0.008)] * 5, 5.0, NONE_COUNTS, "absent", id="a clock of 20 ms"),
+        pytest.param([short_gaps(period=0.02, length=0.008)] * 5, 5.0, NONE_COUNTS, "unknown", id="too few for 20 ms"),
+        pytest.param([short_gaps(period=0.02, length=0.008)] * 7, 4.0, NONE_COUNTS, "absent", id="a clock of 20 ms"),
         pytest.param([short_gaps(period=0.05, length=0.014)] * 5, 5.0, NONE_COUNTS, "absent", id="a clock of 50 ms"),
     ],
 )
