@@ -8,13 +8,14 @@ nothing is guessed into a cause.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
-from agent.history import remembered
+from agent.history import History, remembered
 from probes.averages import wilson
 from probes.cpu.spinner import LATE_SECONDS
 from probes.cpu.suspension import LONG_GAP_SECONDS, SuspensionReading, Window
+from probes.host.cgroup import CgroupReading
 from probes.record import dataclass
 
 #: Lost ticks come in 10 ms grains: below this much, or this share of the wall, they say nothing.
@@ -179,3 +180,31 @@ def digest(reading: SuspensionReading) -> Digest:
     spins = tuple(w for w in reading.windows if w.spin)
     large = tuple(w for w in reading.windows if not w.spin and w.longest >= LARGE_GAP_SECONDS)
     return Digest(add_up(reading.windows), spins, large)
+
+
+def as_counted(history: History, beats: Beats, share: float, readings: Sequence[SuspensionReading]) -> Causes:
+    """What made these readings' heartbeats late, the quota no more of it than the kernel counted; ``share`` is that of the time.
+
+    Throttled time grows on all CPUs and is read when a wake-up comes late, so that one takes for its own what the app's threads on other CPUs
+    were held for, up to its whole lateness.  But no thread is held by a quota for longer than the throttled time of all groups grows.
+    What goes beyond that by more than the heartbeats' error is left to the other counters.
+    """
+    quota = share * beats.causes.quota / beats.causes.total if beats.causes.quota else 0.0
+    most = _most_throttled(history, readings) if quota else None
+    if most is None or quota <= most + (beats.error or 0.0):
+        return beats.causes
+    windows = (w for r in readings for w in r.windows)
+    return add_up(w._replace(throttled=w.throttled * most / quota) if w.throttled else w for w in windows).causes
+
+
+def _most_throttled(history: History, readings: Sequence[SuspensionReading]) -> float | None:
+    """The share of these readings' time for which a quota may have held a thread at the most; ``None`` where throttled time is not counted."""
+    windows = [w for r in readings for w in r.windows]
+    begin, end = min(w.start for w in windows), max(w.end for w in windows)
+    around = history.window(CgroupReading, history.clock() - begin)
+    counted = [r for r in around if r.taken > begin and r.taken - r.seconds < end]
+    if not counted or any(r.throttled_seconds is None for r in counted):
+        return None
+    grown = sum(sum((r.throttled_seconds or {}).values()) for r in counted)
+    seen = sum(min(end, r.taken) - max(begin, r.taken - r.seconds) for r in counted)
+    return (grown + max(0.0, end - begin - seen)) / (end - begin)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from agent.history import History, once
-from agent.views.attribution import LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE, Beats, Causes, attribute, digest
+from agent.views.attribution import LOST_FLOOR_SECONDS, LOST_FLOOR_SHARE, Beats, Causes, as_counted, attribute, digest
 from agent.views.comb import ends_of, held_beside_bursts, uncounted_limit
 from agent.views.comb_clock import woken
 from probes.averages import fmean
@@ -163,10 +163,11 @@ def cpu_breakdown(history: History, seconds: float) -> CpuBreakdown | None:
         return None
     freeze = min(1.0, beats.frozen / beats.seconds)
     share = beats.share * (1 - freeze)
-    causes = _to_the_limit(history, _assign_unknown(history, beats.causes, share, readings), readings)
-    total = causes.total or 1.0
     held = throttling(history, seconds)
     limit = uncounted_limit(history)
+    late_by = beats.causes if limit is not None else as_counted(history, beats, share, readings)
+    causes = _to_the_limit(history, _assign_unknown(history, late_by, share, readings), readings)
+    total = causes.total or 1.0
     met = max(share, beats.stopped_share * (1 - freeze)) if limit is not None else share
     bursts = held_beside_bursts(history, limit) * (1 - freeze) if limit is not None else 0.0
     quota = min(1 - freeze, max(held.share if held else 0.0, met * causes.quota / total, bursts))

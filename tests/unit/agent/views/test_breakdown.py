@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -214,6 +216,59 @@ def test_steal_is_the_sum_over_all_cpus_that_proc_stat_has_whatever_the_affinity
         scene.history.add(cgroup(now))
     scene.history.add(platform(scene.clock(), cpus=1))
     assert shares(scene, 30.0)["suspended_hypervisor"] == pytest.approx(share, abs=0.005)
+
+
+# ---- the heartbeats' quota, no more than the kernel counted
+
+
+def borrowed(*, throttled: float, run_delay: bool, steal: float = 0.0, groups: tuple[str, ...] = ("/",)) -> Scene:
+    """Half a minute, 30 % held; throttled time of these groups grows by so much per second, and each late wake-up took what it could for its own."""
+    scene = Scene()
+    for _ in range(6):
+        start = scene.clock()
+        now = scene.clock.advance(5.0)
+        found = [
+            w._replace(throttled=w.gap_seconds, run_delay=w.gap_seconds if run_delay else 0.0)
+            for w in beats(start, 5.0, gap=0.03)
+        ]
+        scene.history.add(suspension(now, found, steal_seconds=5.0 * steal, idle_seconds=5.0))
+        counted = {group: 5.0 * throttled / len(groups) for group in groups}
+        scene.history.add(replace(cgroup(now, limit=4.0, hits=8.0), throttled_seconds=counted))
+    return scene
+
+
+@pytest.mark.parametrize(
+    ("run_delay", "steal", "part"),
+    [(True, 0.0, "suspended_contention"), (False, 0.0, "suspended_unknown"), (False, 0.3, "suspended_hypervisor")],
+)
+def test_what_other_cpus_were_throttled_for_is_not_what_made_each_wake_up_late(
+    run_delay: bool, steal: float, part: str
+) -> None:
+    """Threads of the app held for 0.06 s a second in all, and neighbours: all that the neighbours did was the quota's."""
+    found = shares(borrowed(throttled=0.06, run_delay=run_delay, steal=steal), 30.0)
+    assert found["suspended_quota"] == pytest.approx(0.06, abs=0.01)
+    assert found[part] == pytest.approx(0.24, abs=0.04)
+
+
+@pytest.mark.parametrize("groups", [("/",), ("/", "/pod")], ids=["one group", "one inside of the other"])
+@pytest.mark.parametrize("throttled", [0.3, 0.25])
+def test_as_much_as_the_kernel_counted_within_the_heartbeats_error_is_the_quotas(
+    throttled: float, groups: tuple[str, ...]
+) -> None:
+    found = shares(borrowed(throttled=throttled, run_delay=True, groups=groups), 30.0)
+    assert found["suspended_contention"] == 0.0
+    assert found["suspended_quota"] == pytest.approx(0.3, abs=0.03)
+
+
+def test_a_quota_that_nobody_has_looked_at_yet_keeps_what_its_wake_ups_say() -> None:
+    """The cgroup's reading comes after the heartbeats' in a slot, or more rarely than theirs."""
+    scene = Scene().run(20)
+    for _ in range(2):
+        start = scene.clock()
+        scene.history.add(suspension(scene.clock.advance(5.0), beats(start, 5.0, gap=0.08, cause="quota")))
+    found = shares(scene, 30.0)
+    assert found["suspended_contention"] == 0.0
+    assert found["suspended_quota"] == pytest.approx(0.8 / 3, abs=0.03)
 
 
 # ---- the kernel's own account
