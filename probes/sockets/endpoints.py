@@ -32,18 +32,16 @@ class Endpoints:
     def __init__(self, ports: Collection[int], targets: Mapping[str, Collection[Remote]]) -> None:
         if len(targets) > MOST_ENDPOINTS:
             raise ValueError(f"{len(targets)} endpoints are named, more than {MOST_ENDPOINTS}")
-        self._names: dict[Remote, str] = {}
-        for name, remotes in targets.items():
-            for host, port in remotes:
-                bare = host.partition("%")[0]  # of fe80::1%eth0 the kernel tells the interface apart
-                self._names[format_address(*pack_address(bare)), port] = name
+        # Of fe80::1%eth0 the kernel tells the interface apart.
+        ends = {
+            name: {(format_address(*pack_address(host.partition("%")[0])), port) for host, port in remotes}
+            for name, remotes in targets.items()
+        }
+        self._names: dict[Remote, str] = {remote: name for name, remotes in ends.items() for remote in remotes}
         others = {remote for remote in self._names if remote[1] not in ports}
         self.wanted: list[Remote] = sorted({("", port) for port in ports} | others)
         self.named = frozenset(targets)
-        by_name = {
-            name: {self._names[format_address(*pack_address(host)), port] for host, port in remotes} - {name}
-            for name, remotes in targets.items()
-        }
+        by_name = {name: {self._names[remote] for remote in remotes} - {name} for name, remotes in ends.items()}
         self.shared = {name: tuple(sorted(others)) for name, others in by_name.items() if others}
 
     def sort(self, things: Iterable[T], socket_of: Callable[[T], Socket] = _itself) -> dict[str, list[T]]:
