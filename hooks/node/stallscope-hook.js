@@ -218,6 +218,9 @@ function around(owner, name, make) {
   debug('found %s', name);
 }
 
+/** Whether a property is still what this file made of it: others may have put theirs in its place. */
+const isOwn = (owner, name, part, made) => (Object.getOwnPropertyDescriptor(owner, name) || {})[part] === made;
+
 /** What is known of an object; it is looked at from its first time on. */
 function stateOf(kind, object) {
   let state = states.get(object);
@@ -642,18 +645,16 @@ function hookClasses() {
   Module.syncBuiltinESMExports();
 }
 
+/** The first on() of any other class takes this one away, unless somebody has put his own in its place: that may call this one. */
 function awaitFirst(prototype) {
+  if (Object.prototype.hasOwnProperty.call(prototype, 'on')) return; // sonic-boom has none of its own
   const value = function on() {
-    delete prototype.on;
-    if ('_len' in this && 'reopen' in prototype) {
-      around(prototype, 'on', (on) => function met() {
-        safely(meetSonic, this);
-        return on.apply(this, arguments);
-      });
-    }
-    return this.on.apply(this, arguments);
+    if ('_len' in this && 'reopen' in prototype) safely(meetSonic, this);
+    else if (isOwn(prototype, 'on', 'value', value)) Reflect.deleteProperty(prototype, 'on'); // not from one that is frozen
+    return Object.getPrototypeOf(prototype).on.apply(this, arguments);
   };
-  Object.defineProperty(prototype, 'on', { value, enumerable: false, writable: true, configurable: true });
+  // as the inherited one, or for...in would miss it
+  Object.defineProperty(prototype, 'on', { value, enumerable: true, writable: true, configurable: true });
 }
 
 /** OpenTelemetry's batch processor is met by its first record; what its exporter was given and has not answered is in flight. */
@@ -757,16 +758,16 @@ function hookLoading() {
 function hookStandard(name) {
   const descriptor = Object.getOwnPropertyDescriptor(process, name);
   if (!descriptor || !descriptor.get || !descriptor.configurable) return;
-  Object.defineProperty(process, name, {
-    ...descriptor,
-    get() {
-      const stream = descriptor.get.call(this);
+  const get = function opens() {
+    const stream = descriptor.get.call(this);
+    if (!opened.has(name)) {
       opened.set(name, { stream, marks: new Marks() });
       safely(around, stream, 'write', timed(name));
-      Object.defineProperty(process, name, descriptor);
-      return stream;
-    },
-  });
+    }
+    if (isOwn(process, name, 'get', get)) Object.defineProperty(process, name, descriptor);
+    return stream;
+  };
+  Object.defineProperty(process, name, { ...descriptor, get });
 }
 
 function hookRequests() {

@@ -451,6 +451,52 @@ const PROGRAMS = {
     require('a-package-that-is-not-there');
   },
 
+  /** Ways in which apps put their own in the place of what the hook waits at: on() of util.inherits' classes, and stdout. */
+  wraps() {
+    const { EventEmitter } = require('node:events');
+    const { inherits } = require('node:util');
+    const made = (prepare = () => {}) => {
+      function Client() { EventEmitter.call(this); }
+      prepare(Client.prototype);
+      inherits(Client, EventEmitter);
+      return Client;
+    };
+    const told = {};
+    const wrapper = (name, on) => function wrapped() {
+      told[name] = (told[name] || 0) + 1;
+      return on.apply(this, arguments);
+    };
+    const listens = (name, object) => {
+      for (const event of ['a', 'a', 'b']) object.on(event, () => {});
+      told[name] = [told[name], object.listenerCount('a'), object.listenerCount('b')];
+    };
+    const ofClass = made();
+    ofClass.prototype.on = wrapper('class', ofClass.prototype.on);
+    listens('class', new ofClass());
+    const object = new (made())();
+    object.on = wrapper('object', object.on);
+    listens('object', object);
+    class Heir extends made() {
+      on() {
+        told.heir = (told.heir || 0) + 1;
+        return super.on(...arguments);
+      }
+    }
+    listens('heir', new Heir());
+    const before = made((prototype) => { prototype.on = wrapper('before', EventEmitter.prototype.on); });
+    listens('before', new before());
+    const frozen = made();
+    Object.freeze(frozen.prototype);
+    listens('frozen', new frozen());
+    const mixed = {};
+    for (const key in made().prototype) mixed[key] = EventEmitter.prototype[key]; // eslint-disable-line guard-for-in
+    told.mixed = typeof mixed.on;
+    const { get, ...rest } = Object.getOwnPropertyDescriptor(process, 'stdout');
+    Object.defineProperty(process, 'stdout', { ...rest, get: wrapper('stdout', get) });
+    told.same = process.stdout === process.stdout; // eslint-disable-line no-self-compare
+    console.log(told);
+  },
+
   /** A call that is refused and whose promise nobody handles. */
   unhandled() {
     const log = deafLog('unhandled');
