@@ -49,6 +49,7 @@ const (
 	sendWithin                       = time.Millisecond // a full unix socket is not waited for
 	stopWithin                       = time.Second      // nor is a look that somebody's function holds up
 	mostBytes                        = 8192             // of a message
+	mostNumber                       = 1e15             // a larger one is none that the agent believes
 	mostQueues, mostPools, mostNames = 16, 16, 8
 	longestName, longestProcess      = 60, 40
 	allowed                          = "udp:127.0.0.1:PORT, unix:/PATH, file:/PATH, off"
@@ -835,7 +836,7 @@ func (p pool) row() (row map[string]any) {
 			row[name] = number
 		}
 	}
-	return row
+	return believable(row)
 }
 
 func (q queue) row() (row map[string]any) {
@@ -846,6 +847,17 @@ func (q queue) row() (row map[string]any) {
 	}()
 	row = q.stats()
 	row["queue"], row["kind"] = q.name, "go"
+	return believable(row)
+}
+
+// For one number that it does not believe, such as a limit of math.MaxInt64, the agent refuses the whole message.
+func believable(row map[string]any) map[string]any {
+	for name, value := range row {
+		number := reflect.ValueOf(value)
+		if (number.CanInt() && float64(number.Int()) > mostNumber) || (number.CanFloat() && number.Float() > mostNumber) {
+			delete(row, name)
+		}
+	}
 	return row
 }
 

@@ -67,6 +67,7 @@ const QUIET_SECONDS = 10; // between two messages while nothing changes and noth
 const MOST_BYTES = 8192; // of a message
 const AT_ONCE = 10; // that the first request came or the last one ended is told at once, this often in a row,
 const SOON_MS = 500; // and then twice a second
+const MOST_NUMBER = 1e15; // a larger one is none that the agent believes
 const MOST_POOLS = 16;
 const MOST_OBJECTS = 1024; // loggers or streams of a kind that are looked at
 const MOST_TICKETS = 1000; // calls in flight whose age is known; further ones are counted only
@@ -424,8 +425,6 @@ function entriesIn(chunk) {
 
 /** Entries, of streams of objects; NaN where the stream does not tell. */
 const buffered = (stream) => stream.writableLength + ('readableLength' in stream ? stream.readableLength : 0);
-/** Without what is not known. */
-const known = (row) => Object.fromEntries(Object.entries(row).filter(([, value]) => !Number.isNaN(value) && value !== undefined));
 const logOf = (transport) => (transport.common || transport).cloudLog;
 const toCloud = (transport) => ours.has((logOf(transport) || {}).write);
 
@@ -692,7 +691,7 @@ function otelRows(time) {
   if (!processors.length) return [];
   const held = processors.reduce((sum, { _finishedLogRecords: records }) => sum + records.length, 0);
   const since = Math.min(Infinity, ...processors.filter((each) => each._finishedLogRecords.length).map((each) => onClock(each._finishedLogRecords[0])));
-  const most = processors.reduce((sum, { _maxQueueSize: size }) => sum + size, 0);
+  const most = processors.reduce((sum, { _maxQueueSize: size }) => sum + Number(size), 0);
   return [{ ...byOtel.row(held, since, time), ...(most > 0 && { most_entries: most }) }];
 }
 
@@ -866,7 +865,7 @@ function sonicTold(time) {
   for (const [stream, state] of living('sonic')) {
     told.streams += 1;
     told.bytes += stream._len;
-    told.most += stream.maxLength || NaN;
+    told.most += Number(stream.maxLength) || NaN;
     if (!stream.sync) told.since = Math.min(told.since, state.marks.look(stream._len, state.written, time));
   }
   return told;
@@ -975,13 +974,13 @@ function hookSending() {
 
 function poolRows() {
   const pools = living('pool').filter(([pool]) => !pool.ended).slice(0, MOST_POOLS);
-  return Object.fromEntries(pools.map(([pool, { seconds, acquires }], place) => [place ? `pool-${place + 1}` : 'main', known({
+  return Object.fromEntries(pools.map(([pool, { seconds, acquires }], place) => [place ? `pool-${place + 1}` : 'main', {
     size: pool.options && pool.options.max, // that there may be, as other pools say it
     checked_out: pool.totalCount - pool.idleCount,
     waiting: pool.waitingCount,
     wait_seconds: round(seconds),
     acquires,
-  })]));
+  }]));
 }
 
 /** How late the event loop is for a timer, by Node's own histogram; what its thread did, and the collector of garbage. */
@@ -1029,7 +1028,7 @@ function callRows() {
 const pidNamespace = safely(() => ({ pid_ns: fs.readlinkSync('/proc/self/ns/pid') })) || {};
 
 function identity() {
-  const name = process.env.STALLSCOPE_HOOK_NAME || path.basename(process.argv[1] || 'node');
+  const name = process.env.STALLSCOPE_HOOK_NAME || path.basename(process.argv[1] || '') || 'node';
   return { v: 1, pid: process.pid, ...pidNamespace, start: token, name: name.slice(0, 40), queues: [] };
 }
 
@@ -1084,6 +1083,20 @@ function look() {
 
 const waits = ({ queues, pool, after_response: work }) => (work && work.now > 0) ||
   queues.some((row) => row.entries > 0 || row.bytes > 0) || Object.values(pool || {}).some((row) => row.waiting > 0);
+
+/** The texts of a message; those in its lists are names too. */
+const TEXTS = new Set(['name', 'start', 'pid_ns', 'queue', 'kind', 'handler', 'loop', 'hook']);
+
+/**
+ * A message as the agent takes it, which for one fault refuses the whole of it: a limit that the app has as a text ("20", of
+ * its environment) is its number, and what is no number of 0 to 1e15, such as a limit of Infinity, is not known.
+ */
+const textOf = (message) => JSON.stringify(message, function believed(key, value) {
+  if (Array.isArray(this) || TEXTS.has(key) || (typeof value === 'object' && value)) return value;
+  const numeric = ['number', 'bigint'].includes(typeof value) || (typeof value === 'string' && value.trim());
+  const number = numeric ? Number(value) : NaN;
+  return number >= 0 && number <= MOST_NUMBER ? number : undefined;
+});
 
 /** How a message leaves: a function of its text and of whether it is the last, which must be out when it returns. */
 function wayOut(address) {
@@ -1149,13 +1162,13 @@ function start() {
   let newest = { log: safely(loggers, [], new Set()) };
   requests.turn = turning(() => {
     sent = sent || { text: '', time: now() }; // who has spoken takes leave
-    send(JSON.stringify({ ...identity(), ...newest, in_flight: requests.open }), false);
+    send(textOf({ ...identity(), ...newest, in_flight: requests.open }), false);
   });
   const tell = (message, last) => {
-    const text = JSON.stringify(message);
+    const text = textOf(message);
     // what is counted at each look moves all the time: of that only trouble is news
     const trouble = [...message.calls.map((row) => row.slow_calls), ...message.loops.map((row) => row.late_looks)];
-    const news = JSON.stringify({ ...message, calls: trouble, loops: [] });
+    const news = textOf({ ...message, calls: trouble, loops: [] });
     const quiet = sent && sent.text === news && !waits(message) && now() - sent.time < QUIET_SECONDS - LOOK_MS / 2000;
     if (Buffer.byteLength(text) > MOST_BYTES || (quiet && !last)) return;
     sent = { text: news, time: now() };

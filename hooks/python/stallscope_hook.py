@@ -39,6 +39,9 @@ AT_ONCE, SOON_SECONDS = 10, 0.5
 #: The thread's own look is told as a timer that came late from so much on.
 LATE_SECONDS = 1.0
 MOST_HANDLERS, MOST_QUEUES, MOST_POOLS, MOST_LOGGERS = 200, 16, 8, 8  # a message then has at most 8192 bytes
+MOST_NUMBER = 1e15  # a larger one is none that the agent believes
+#: The texts of a message; those in its lists are names too.
+_TEXTS = {"name", "start", "pid_ns", "queue", "kind", "handler", "loop", "hook"}
 _ALLOWED = "udp:127.0.0.1:PORT, unix:/PATH, file:/PATH, off"
 _TARGET = re.compile(r"udp:(127(?:\.\d{1,3}){3}|localhost|\[::1\]):(\d{1,5})|(unix|file):(/.+)")
 _UNBOUNDED = 2**31 - 1  # what multiprocessing says for no limit
@@ -377,7 +380,7 @@ class _Loop:
 
     def __init__(self, loop: Any, thread: Any) -> None:
         self.loop, self.thread = weakref.ref(loop), thread.ident
-        self.name, self.tid = str(thread.name)[:60], getattr(thread, "native_id", None)
+        self.name, self.tid = str(thread.name)[:56] or "?", getattr(thread, "native_id", None)
         self.sent: float | None = None
         self.told: deque[float] = deque(maxlen=64)
         self.sums, self.slowest = [0, 0, 0.0], 0.0
@@ -712,7 +715,7 @@ class _Hook:
             message["pool"] = pools
         if last:
             message["exit"] = {"pending": sum(each.get("entries", 0) for each in queues)} if queues else {}
-        return message
+        return {name: _believed(name, each) for name, each in message.items()}
 
     def loggers(self) -> dict[str, Any]:
         """The message's `log`: of the loggers here those that wait for nothing or are read, and those that keep to themselves."""
@@ -857,7 +860,7 @@ class _Hook:
                 self.watch_pool(pool.name, pool)
 
     def watch_pool(self, name: str, pool: Any) -> None:
-        found = _Watched("pool", pool, str(name)[:60])
+        found = _Watched("pool", pool, str(name)[:60] or "?")
         if (event := sys.modules.get("sqlalchemy.event")) and hasattr(_sqlalchemy(pool), "checkedout"):
             found.totals["acquires"] = acquires = _Total()
             event.listen(_sqlalchemy(pool), "checkout", lambda *_: acquires.add(1))
@@ -925,9 +928,25 @@ def _identity() -> dict[str, Any]:
 
 def _name() -> str:
     """STALLSCOPE_HOOK_NAME, else the program: of `python -m package` the package."""
-    path = (getattr(sys, "argv", None) or [""])[0] or "python"
-    own = os.path.basename(os.path.dirname(path) if path.endswith("__main__.py") else path)
-    return (os.environ.get("STALLSCOPE_HOOK_NAME") or own)[:40]
+    path = str((getattr(sys, "argv", None) or [""])[0])
+    path = os.path.dirname(path) if path.endswith("__main__.py") else path.rstrip("/")  # of `python directory/`
+    return (os.environ.get("STALLSCOPE_HOOK_NAME") or os.path.basename(path) or "python")[:40]
+
+
+def _believed(name: str, value: Any) -> Any:
+    """A part of a message as the agent takes it, which for one fault refuses the whole of it.
+
+    A limit that the app has as a text is its number; what is no number of 0 to 1e15, such as infinity, is not known.
+    """
+    if isinstance(value, dict):
+        told = {each: _believed(each, inside) for each, inside in value.items()}
+        return {each: inside for each, inside in told.items() if inside is not None}
+    if isinstance(value, list):
+        return [_believed("name", each) for each in value]
+    if name in _TEXTS:
+        return value
+    number = value if type(value) in (int, float) else None if isinstance(value, bool) else _quiet(float, value)
+    return number if number is not None and 0 <= number <= MOST_NUMBER else None
 
 
 def _target(text: str) -> tuple[str, Any] | None:

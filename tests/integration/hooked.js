@@ -344,6 +344,17 @@ const PROGRAMS = {
   },
 
   /** A primary and two workers; each worker says its process id and stays. */
+  /** Pools with these limits, as apps take them from their environment, and two streams of pino with a text as theirs. */
+  limits(...limits) {
+    const { Client, Pool } = require('pg');
+    const pino = require('pino');
+    Client.prototype.connect = () => {}; // never answers
+    const pools = limits.map((max) => new Pool({ max: max === 'Infinity' ? Infinity : max }));
+    for (const pool of pools) pool.connect().catch(() => {});
+    const streams = [0, 0].map(() => pino.destination({ dest: '/dev/null', sync: false, maxLength: '300000' }));
+    setTimeout(() => process.exit(pools.length + streams.length), 2500);
+  },
+
   cluster() {
     const cluster = require('node:cluster');
     if (cluster.isPrimary) {

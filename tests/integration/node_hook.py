@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from probes.hooks.message import parse
 from tests.integration.conftest import ROOT, eventually
 from tests.lab import builds
 from tests.lab.process import descendants
@@ -50,8 +51,8 @@ Message = dict[str, Any]
 
 
 def check(text: bytes) -> Message:
-    """A message that keeps to the contract."""
-    assert len(text) <= 8192
+    """A message that keeps to the contract, and that the agent does not refuse."""
+    parse(text)
     message: Message = json.loads(text)
     assert message["v"] == 1
     assert set(message) <= KEYS

@@ -301,6 +301,16 @@ def test_the_pools_numbers_are_true_and_its_answers_those_of_the_pool(packages: 
     assert [each["acquires"] for each in totals] == sorted(each["acquires"] for each in totals)
 
 
+@pytest.mark.core
+def test_a_limit_that_is_a_text_is_its_number_and_one_without_end_is_not_known(packages: Path, agent: Agent) -> None:
+    with Program(words("limits", "20", "Infinity", "many", "1e99"), surroundings(packages, agent.address)) as app:
+        assert app.wait() == 6
+    pools = agent.last()["pool"]
+    assert [pool.get("size") for pool in pools.values()] == [20, None, None, None]
+    assert [pool["checked_out"] for pool in pools.values()] == [1, 1, 1, 1]
+    assert row(agent.last(), "pino")["most_bytes"] == 600_000
+
+
 def test_each_process_of_a_cluster_reports_for_itself(packages: Path, agent: Agent) -> None:
     with Program(words("cluster"), surroundings(packages, agent.address, STALLSCOPE_HOOK_NAME="shop")) as app:
         eventually(lambda: len({record.get("pid") for record in app.records} - {None}) == 3, 30.0, "three processes")

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -208,13 +209,15 @@ func watch() {
 	stallscope.WatchPool("no pool", "text")
 	stallscope.WatchPool("no stat", time.Now())
 	stallscope.WatchPool("panics", func() stallscope.PoolStats { panic("on purpose") })
-	stallscope.WatchPool("own", func() stallscope.PoolStats { return stallscope.PoolStats{Size: 3, CheckedOut: 3, Waiting: 7} })
+	stallscope.WatchPool("own", func() stallscope.PoolStats {
+		return stallscope.PoolStats{Size: 3, CheckedOut: 3, Waiting: 7, Acquires: math.MaxInt64}
+	})
 	stallscope.WatchQueue("channel", queue)
 	stallscope.WatchQueue("channel", queue)
 	stallscope.WatchQueue("nobody", 17)
 	stallscope.WatchQueue("panics", func() stallscope.QueueStats { panic(errors.New("on purpose")) })
 	stallscope.WatchQueue(strings.Repeat("é", 100), func() stallscope.QueueStats {
-		return stallscope.QueueStats{Entries: -1, Oldest: 3 * time.Second, Dropped: 5}
+		return stallscope.QueueStats{Entries: -1, MostEntries: math.MaxInt, Oldest: 3 * time.Second, Dropped: 5}
 	})
 	if len(os.Args) > 2 {
 		stallscope.WatchLogs()

@@ -9,13 +9,15 @@ import os
 import queue
 import sys
 import threading
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import psycopg_pool
 import pytest
 
-from tests.unit.hooks.python.conftest import MOST_QUEUES, Stage, load, record
+from probes.hooks.message import parse
+from tests.unit.hooks.python.conftest import MOST_QUEUES, Stage, Thing, load, record
 
 
 @pytest.mark.parametrize(
@@ -99,6 +101,9 @@ def test_nobody_who_listens_and_a_full_socket_are_silence(stage: Stage, tmp_path
     [
         (["/srv/orders.py", "--x"], None, "orders.py"),
         (["/usr/lib/gunicorn/__main__.py"], None, "gunicorn"),
+        (["shop/"], None, "shop"),
+        (["__main__.py"], None, "python"),
+        (["/"], None, "python"),
         ([], None, "python"),
         (["x"], "orders", "orders"),
         (["x"], "o" * 99, "o" * 40),
@@ -149,6 +154,34 @@ def test_a_message_is_small_however_much_there_is(stage: Stage) -> None:
     assert len(message["queues"]) == MOST_QUEUES
     assert len({each["queue"] for each in message["queues"]}) == MOST_QUEUES
     assert all(len(name) <= 60 for name in message["pool"])
+
+
+@pytest.mark.parametrize(
+    ("most", "size"),
+    [
+        (20, 20),
+        ("20", 20),
+        (Decimal(20), 20),
+        (float("inf"), None),
+        (float("nan"), None),
+        (-1, None),
+        (1e99, None),
+        (10**16, None),
+        (True, None),
+        ("many", None),
+    ],
+)
+def test_one_odd_number_is_left_out_and_the_rest_is_taken(stage: Stage, most: object, size: object) -> None:
+    stats = {"pool_max": most, "pool_size": 4, "pool_available": 1, "requests_waiting": 2}
+    pool = Thing(get_stats=lambda: stats)
+    stage.module.watch_pool("", pool)
+    stage.hook.counts_requests = True
+    stage.hook.requests[object()] = None
+    message = parse(json.dumps(stage.message(last=True)).encode())
+    assert message.pools == {
+        "?": {**({"size": size} if size else {}), "checked_out": 3, "waiting": 2, "acquires": 0, "wait_seconds": 0}
+    }
+    assert (message.in_flight, message.lost) == (1, 0)
 
 
 def test_the_protocol_s_first_keys(stage: Stage) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import logging.handlers
 import queue
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from probes.hooks.message import parse
 from tests.unit.hooks.python.conftest import load
 
 MODULE = load("off")
@@ -150,6 +152,18 @@ def test_a_loop_is_found_by_its_thread_and_its_lateness_is_told() -> None:
     assert times.loops == []
     assert times.due == float("inf")
     assert times._collected not in gc.callbacks
+
+
+@pytest.mark.parametrize(("name", "count"), [("", 1), ("t" * 99, 2)])
+def test_threads_of_any_name_have_loops_that_the_agent_takes(name: str, count: int) -> None:
+    class Loop:
+        pass
+
+    times, loop, thread = MODULE._Times(), Loop(), threading.Thread()
+    thread.name = name
+    times.loops = [MODULE._Loop(loop, thread) for _ in range(count)]
+    message = {"v": 1, "pid": 1, "name": "app", **times.message()}
+    assert len(parse(json.dumps(message).encode()).loops) == count
 
 
 def test_a_loop_that_does_not_answer_is_late_as_long_as_that_lasts() -> None:
