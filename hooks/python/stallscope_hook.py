@@ -581,9 +581,17 @@ class _Hook:
         self._newest: dict[str, Any] = {}
         self._spare, self._spared_at = float(AT_ONCE), time.monotonic()
         self._every, self._due = EVERY_SECONDS / 8, time.monotonic()  # what is made at the start is found soon
-        self.go_on()
+        self._paused = self._due
+        self._begin()
 
-    def go_on(self) -> None:
+    def _begin(self) -> None:
+        self._guard = threading.RLock()  # a child's own: its parent's may be held
+        self._forking: set[int] = set()  # threads on their way to a fork
+        self._start()
+
+    def _start(self) -> None:
+        now, paused = time.monotonic(), self._paused  # what a fork kept from running is not late for that
+        self._due, self.times.due = (max(due, min(due, paused) + now - paused) for due in (self._due, self.times.due))
         self._wake, self._stop = threading.Event(), threading.Event()
         events = self._wake, self._stop
         self._thread = threading.Thread(target=self._run, args=events, name="stallscope-hook", daemon=True)
@@ -591,9 +599,19 @@ class _Hook:
 
     def pause(self) -> None:
         """Before a fork: the child then inherits no lock that our thread holds, and Python has no thread to warn of."""
-        self._stop.set()
-        self._wake.set()
+        with self._guard:
+            self._paused = self._paused if self._forking else time.monotonic()
+            self._forking.add(threading.get_ident())
+            self._stop.set()
+            self._wake.set()
         _quiet(self._thread.join, 0.5)
+
+    def go_on(self) -> None:
+        """After a fork, in the parent: once no other thread is on its way to a fork of its own."""
+        with self._guard:
+            self._forking.discard(threading.get_ident())
+            if not self._forking and self._stop.is_set():
+                self._start()
 
     def begin_child(self) -> None:
         """After a fork: what the parent counted is not the child's."""
@@ -608,7 +626,7 @@ class _Hook:
             each.sending.clear()
             for total in each.totals.values():
                 total.__init__()  # type: ignore[misc]
-        self.go_on()
+        self._begin()
 
     def _run(self, wake: threading.Event, stop: threading.Event) -> None:
         while not stop.is_set():

@@ -55,7 +55,7 @@ class Stage:
         self.clock = Clock()
         monkeypatch.setattr(self.module, "time", self.clock)
         self.woken = threading.Event()
-        monkeypatch.setattr(self.module._Hook, "go_on", lambda hook: setattr(hook, "_wake", self.woken))
+        monkeypatch.setattr(self.module._Hook, "_start", lambda hook: setattr(hook, "_wake", self.woken))
         self.agent = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.path = f"{directory}/agent"
         self.agent.bind(self.path)

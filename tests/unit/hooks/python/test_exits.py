@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import queue
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tests.unit.hooks.python.conftest import NOW, Stage, Thing
+import pytest
+
+from tests.unit.hooks.python.conftest import NOW, Stage, Thing, load
 from tests.unit.hooks.python.libraries import WHOLE, Batch, batch_processor, google, opentelemetry, queue_handler
 
 
@@ -88,3 +93,66 @@ def test_totals_from_many_threads_lose_nothing(stage: Stage) -> None:
         thread.join()
     assert total() == 40_000
     assert seen == sorted(seen)
+
+
+class Forking:
+    """A hook with its thread, which looks at nothing."""
+
+    def __init__(self) -> None:
+        #: How often its timer was late, and how long it was woken late.
+        self.looks: queue.Queue[tuple[int, float]] = queue.Queue()
+        module = load("off")
+        module._Hook.report = lambda hook: self.looks.put((hook.late, hook.times.late))
+        self._others = set(threading.enumerate())
+        self.hook = module._Hook(("file", "/nonexistent"))
+
+    def threads(self) -> int:
+        return sum(each.name == "stallscope-hook" for each in set(threading.enumerate()) - self._others)
+
+
+@pytest.fixture
+def forking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Forking]:
+    monkeypatch.setenv("STALLSCOPE_HOOK", "off")
+    made = Forking()
+    yield made
+    made.hook.pause()
+
+
+def test_its_thread_waits_for_every_fork_and_comes_back_once(forking: Forking) -> None:
+    """Two threads fork at the same time: else the child of the second has locks that a thread held which it has not."""
+    hook = forking.hook
+    with ThreadPoolExecutor(1) as other:
+        hook.pause()
+        other.submit(hook.pause).result()
+        assert forking.threads() == 0
+        hook.go_on()
+        assert forking.threads() == 0
+        other.submit(hook.go_on).result()
+        assert forking.threads() == 1
+        hook.pause()
+        assert forking.threads() == 0
+        hook.go_on()
+        hook.go_on()
+        assert forking.threads() == 1
+
+
+def test_a_child_has_its_thread_while_another_of_its_parent_was_forking(forking: Forking) -> None:
+    hook = forking.hook
+    with ThreadPoolExecutor(1) as other:
+        hook.pause()
+        other.submit(hook.pause).result()
+        other.submit(hook._guard.acquire).result()  # as a fork in the midst of another thread's pause() leaves it
+        hook.begin_child()
+        assert forking.threads() == 1
+
+
+@pytest.mark.parametrize(("kept", "late"), [(60, 0), (0, 1)])
+def test_the_time_in_which_forks_kept_it_from_running_is_not_late(forking: Forking, kept: float, late: int) -> None:
+    hook = forking.hook
+    hook.pause()
+    hook._due, hook._paused = hook._paused - 60, hook._paused - kept  # a look was due a minute ago
+    while not forking.looks.empty():
+        forking.looks.get()
+    hook.go_on()
+    times, seconds = forking.looks.get(timeout=30)
+    assert (times, round(seconds / 60)) == (late, late)
