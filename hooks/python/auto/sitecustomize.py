@@ -1,21 +1,32 @@
 """Loads the hook without a change of the app or of its image: put this directory on PYTHONPATH and set STALLSCOPE_HOOK.
 
-Python runs one sitecustomize alone, so the one that this stands before is run as well, as it would have been.
+Python runs one sitecustomize alone, so the one that this stands before is run as well, as it would have been. Every Python
+that the app starts reads this file, so it is written in the syntax of 2.7.
 """
 
-from __future__ import annotations
-
-import importlib.machinery
-import importlib.util
+import importlib
 import os
 import sys
 
+try:
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+except ImportError:  # before 3.5
+    PathFinder = None
 
-def _load(name: str, places: list[str]) -> None:
-    found = importlib.machinery.PathFinder.find_spec(name, places)
+
+def _load(name, places):  # noqa: ANN001, ANN202 - 2.7 has no annotations
+    if PathFinder is None:
+        imp = importlib.import_module("imp")
+        found = imp.find_module(name, places)  # an ImportError is what site.py takes for there being none
+        before = sys.modules.pop(name, None)  # or it would be run inside this module, which must outlive that
+        imp.load_module(name, *found)
+        return before
+    found = PathFinder.find_spec(name, places)
     if found is not None and found.loader is not None:
-        sys.modules[name] = importlib.util.module_from_spec(found)
+        sys.modules[name] = module_from_spec(found)
         found.loader.exec_module(sys.modules[name])
+    return None
 
 
 _here = os.path.dirname(os.path.abspath(__file__))
