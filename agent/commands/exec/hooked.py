@@ -31,10 +31,18 @@ def add_hooks(
         except (FileNotFoundError, ValueError) as fault:
             faults.append(str(fault))
     told = listen or os.fsdecode(environ.get(b"STALLSCOPE_LOGS__HOOK_LISTEN", b""))
-    target = told.partition(",")[0].strip() or LISTEN
+    target = _target(told.partition(",")[0].strip() or LISTEN)
     if len(faults) < len(languages) and not environ.get(b"STALLSCOPE_HOOK"):
         environ[b"STALLSCOPE_HOOK"] = os.fsencode(target)
     return faults
+
+
+def _target(place: str) -> str:
+    """A place of logs.hook_listen as the hooks take it: there udp: and the brackets of ::1 may be left out."""
+    if place.startswith(("unix:", "file:")):
+        return place
+    host, _, port = place.removeprefix("udp:").rpartition(":")
+    return f"udp:[{host}]:{port}" if ":" in host and not host.startswith("[") else f"udp:{host}:{port}"
 
 
 def _python(environ: dict[bytes, bytes], path: bytes) -> None:

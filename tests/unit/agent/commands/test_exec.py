@@ -21,7 +21,9 @@ from agent.commands.exec.app import exit_code, given_back, has_threads, original
 from agent.commands.exec.hooked import LANGUAGES, LISTEN, add_hooks
 from agent.commands.exec.kernel import MOST_THREADS, computes
 from agent.commands.hooks import INSTALLED, LOADED_BY
+from agent.settings.load import load
 from agent.settings.schema import Config
+from tests.unit.hooks.python.conftest import load as load_hook
 
 HOOKS = f"{INSTALLED}/hooks"
 
@@ -225,11 +227,23 @@ def test_only_what_was_asked_for_is_added() -> None:
         ("", {b"STALLSCOPE_LOGS__HOOK_LISTEN": b"udp:127.0.0.1:8,unix:/x"}, b"udp:127.0.0.1:8"),
         ("udp:127.0.0.1:9", {b"STALLSCOPE_LOGS__HOOK_LISTEN": b"udp:127.0.0.1:8"}, b"udp:127.0.0.1:9"),
         ("", {b"STALLSCOPE_HOOK": b""}, LISTEN.encode()),
+        ("127.0.0.1:9", {}, b"udp:127.0.0.1:9"),
+        ("localhost:9,unix:/x", {}, b"udp:localhost:9"),
+        ("::1:9", {}, b"udp:[::1]:9"),
+        ("udp:::1:9", {}, b"udp:[::1]:9"),
+        ("[::1]:9", {}, b"udp:[::1]:9"),
+        ("file:/a:b", {}, b"file:/a:b"),
     ],
 )
-def test_the_hooks_are_told_where_the_agent_listens(listen: str, environ: dict[bytes, bytes], target: bytes) -> None:
+def test_the_hooks_are_told_where_the_agent_listens(
+    listen: str, environ: dict[bytes, bytes], target: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     add_hooks(environ, ("python",), listen)
     assert environ[b"STALLSCOPE_HOOK"] == target
+    monkeypatch.setenv("STALLSCOPE_HOOK", "off")
+    assert load_hook("off")._target(target.decode()) is not None
+    if listen:
+        load(None, {}, [("logs.hook_listen", listen)])  # the agent takes it
 
 
 def installed_at(place: Path) -> Path:
