@@ -23,12 +23,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from probes.app.procfs import INTERPRETER_LOCK, ProcessSample, Runtime, allowed_cpus, guess_runtime, sample_process
 from probes.app.search import NAME_IT, App, Found, Search, chosen
@@ -41,6 +42,8 @@ from probes.record import dataclass
 from probes.registration import Context, Planned, Registration
 from probes.section import Field, Preset, Section
 from probes.sockets.registration import Connections
+
+T = TypeVar("T")
 
 #: Processes that are watched, and threads that are looked at in all of them together.
 MOST_PROCESSES = 8
@@ -277,14 +280,27 @@ class ProcessesProbe:
     def _in_own_group(self, pids: Iterable[int]) -> bool | None:
         with suppress(OSError):
             own = read_text(f"{self._directory('self')}/cgroup")
-            return all(read_text(f"{self._directory(pid)}/cgroup") == own for pid in pids)
+            theirs = self._of_each(pids, lambda directory: read_text(f"{directory}/cgroup"))
+            return all(each == own for each in theirs) if theirs else None
         return None
 
     def _on_own_cpus(self, pids: Iterable[int]) -> bool | None:
         with suppress(OSError, ValueError):
-            own, theirs = allowed_cpus(self._directory("self")), [allowed_cpus(self._directory(pid)) for pid in pids]
-            return all(each <= own for each in theirs) if own and all(theirs) else None
+            own, theirs = allowed_cpus(self._directory("self")), self._of_each(pids, allowed_cpus)
+            return all(each <= own for each in theirs) if own and theirs and all(theirs) else None
         return None
+
+    def _of_each(self, pids: Iterable[int], read: Callable[[str], T]) -> list[T]:
+        """What is read of each that has not ended: an app may run short commands all the time.  Raises OSError for one that lives."""
+        found = []
+        for pid in pids:
+            directory = self._directory(pid)
+            try:
+                found.append(read(directory))
+            except OSError:
+                if os.path.exists(directory):
+                    raise
+        return found
 
     def _directory(self, pid: int | str) -> str:
         return f"{self._root}/proc/{pid}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
@@ -279,6 +280,26 @@ def test_whether_the_app_may_run_on_the_agents_cpus_alone(
         scene.fake.write(f"/proc/{pid}/status", f"Name:\tx\n{shown}Mems_allowed:\t1\n")
     scene.process(60, "web").holds(71)
     assert scene.read().own_cpus is within
+
+
+def test_a_short_command_of_the_apps_that_has_ended_takes_nothing_from_what_is_known(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An app that runs them all the time was in nobody's group and on nobody's CPUs whenever one ended while it was looked at."""
+    for pid in (AGENT, 60, 61):
+        scene.fake.cgroups("0::/pod/app", pid=str(pid))
+    scene.inodes = {60, 61}
+    for pid in scene.inodes:
+        scene.process(pid, "web").holds(pid)
+
+    def guess(directory: str) -> str:
+        if directory.endswith("/61"):
+            shutil.rmtree(directory)
+        return "other"
+
+    monkeypatch.setattr("probes.app.processes.guess_runtime", guess)
+    assert scene.read().own_group is True
+    assert not (scene.fake.root / "proc/61").exists()
 
 
 def test_all_below_the_parent_are_the_app_but_the_agent_and_its_children(tmp_path: Path) -> None:
