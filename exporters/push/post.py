@@ -81,7 +81,8 @@ class Client:
         reader, writer = await self._connect(parts.hostname, port, tls)
         try:
             path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-            headers = {**_login(parts), **request.headers}
+            has_one = any(name.lower() == "authorization" for name in request.headers)
+            headers = request.headers if has_one else {**_login(parts), **request.headers}
             writer.write(_head(request, headers, parts.netloc.rpartition("@")[2], path) + request.body)
             await writer.drain()
             return await _answer(reader)

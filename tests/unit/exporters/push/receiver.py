@@ -14,6 +14,8 @@ class Got:
     method: str
     path: str
     headers: dict[str, str]
+    lines: list[str]
+    """Of the headers, as they came."""
     body: bytes
 
 
@@ -35,7 +37,7 @@ class Receiver:
             headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
             method, path, _ = first.split(" ")
             body = await reader.readexactly(int(headers.get("content-length", 0)))
-            self.got.append(Got(method, path, headers, body))
+            self.got.append(Got(method, path, headers, lines, body))
             answer = self.answers(len(self.got))
             if isinstance(answer, int):
                 answer = b"HTTP/1.1 %d Whatever\r\nContent-Length: 0\r\n\r\n" % answer

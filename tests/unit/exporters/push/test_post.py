@@ -28,13 +28,14 @@ def test_what_is_sent_arrives_and_what_is_answered_comes_back() -> None:
 
 @pytest.mark.parametrize(
     ("headers", "told"),
-    [({}, "Basic Ym90Om4jIzE="), ({"Authorization": "Bearer of the settings"}, "Bearer of the settings")],
+    [({}, "Basic Ym90Om4jIzE="), ({"authorization": "Bearer of the settings"}, "Bearer of the settings")],
 )
 def test_a_login_in_the_address_is_told_unless_the_settings_have_another(headers: dict[str, str], told: str) -> None:
     async def run() -> None:
         async with receiving(lambda _: b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as receiver:
             await Client().send(Request(f"http://bot:n%23%231@127.0.0.1:{receiver.port}/", headers), 30)
         (got,) = receiver.got
+        assert sum(line.lower().startswith("authorization:") for line in got.lines) == 1
         assert (got.headers["authorization"], got.headers["host"]) == (told, f"127.0.0.1:{receiver.port}")
 
     asyncio.run(run())
