@@ -94,9 +94,9 @@ def explain(
 
 def _concerns(cause: Present, effect: Present) -> bool:
     """What holds a group beside the app is the cause of nothing in the app, and one server is not that of what waits for another."""
-    if cause.remotes is not None and effect.remotes is not None and set(cause.remotes).isdisjoint(effect.remotes):
-        return False
-    return not (cause.beside and effect.scope == "the app")
+    about = None if cause.remotes is None else {*cause.remotes, *cause.perhaps}
+    others = about is not None and effect.remotes is not None and about.isdisjoint(effect.remotes)
+    return not others and not (cause.beside and effect.scope == "the app")
 
 
 def _can_explain(

@@ -26,7 +26,8 @@ class Present:
     ``cases`` are what was seen of which :mod:`agent.rules.causal_graph` says whose mechanism it then is.
     ``share`` is how much of the time, or of the connections, is lost to it: 0 to 1, ``None`` where that is not what the
     rule measures.  ``beside`` the app is what is measured on a control group that it is not in: nothing of the app's stands still for it.
-    ``remotes`` are the endpoints of connections of the app that it is about; ``None`` where it is about no certain ones.
+    ``remotes`` are the endpoints of connections of the app that it is about; ``None`` where it is about no certain ones.  Connections by
+    those of ``perhaps`` may lead there as well.
     """
 
     severity: Severity
@@ -39,6 +40,7 @@ class Present:
     share: float | None = None
     beside: bool = False
     remotes: tuple[str, ...] | None = None
+    perhaps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
@@ -61,7 +61,7 @@ def endpoint(
         return Unknown(refused, "allow NETLINK_SOCK_DIAG", refused.code)
     seen = connections.connections(history, seconds)
     found = [
-        _about((remote,), judge(history, remote, each))
+        _about(connections.Ways((remote,), ()), judge(history, remote, each))
         for remote, each in seen.items()
         if each.readings >= LEAST_READINGS
     ]
@@ -77,14 +77,14 @@ def _of_server(history: History, target: str, judge: Callable[[History, str], Ju
     return _about(connections.ways(history, SECONDS, target), judge(history, target))
 
 
-def _about(remotes: tuple[str, ...], judgement: Judgement) -> Judgement:
-    return replace(judgement, remotes=remotes) if isinstance(judgement, Present) else judgement
+def _about(ways: connections.Ways, judgement: Judgement) -> Judgement:
+    return replace(judgement, remotes=ways.told, perhaps=ways.perhaps) if isinstance(judgement, Present) else judgement
 
 
 def either(first: Judgement, second: Judgement) -> Judgement:
     """Two ways to see one thing: whichever sees it speaks, and one that sees nothing wrong is enough to clear it."""
     if present := [j for j in (first, second) if isinstance(j, Present)]:
-        return replace(present[0], remotes=_together(present))
+        return _of_all(present[0], present)
     for kind in (Absent, Unknown):
         for judgement in (first, second):
             if isinstance(judgement, kind):
@@ -101,16 +101,17 @@ def worst_of(judgements: Iterable[Judgement]) -> Judgement | None:
     found = list(judgements)
     present = [j for j in found if isinstance(j, Present)]
     if present:
-        return replace(max(present, key=lambda j: _ORDER.index(j.severity)), remotes=_together(present))
+        return _of_all(max(present, key=lambda j: _ORDER.index(j.severity)), present)
     unknown = [j for j in found if isinstance(j, Unknown)]
     absent = [j for j in found if isinstance(j, Absent)]
     return next(iter(unknown), None) or max(absent, key=_number, default=None)
 
 
-def _together(present: Iterable[Present]) -> tuple[str, ...] | None:
-    of_each = [found.remotes for found in present]
-    known = [remotes for remotes in of_each if remotes is not None]
-    return tuple(dict.fromkeys(chain(*known))) if len(known) == len(of_each) else None
+def _of_all(spoken: Present, present: Sequence[Present]) -> Present:
+    """The one that speaks, about the remotes of all."""
+    known = [found.remotes for found in present if found.remotes is not None]
+    remotes = tuple(dict.fromkeys(chain(*known))) if len(known) == len(present) else None
+    return replace(spoken, remotes=remotes, perhaps=tuple(dict.fromkeys(chain(*(found.perhaps for found in present)))))
 
 
 def _number(judgement: Absent) -> float:

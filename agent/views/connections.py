@@ -10,6 +10,7 @@ mean age is the length of the waits in which the time goes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from agent.history import History, once, remembered
 from agent.views.round_trips import STORES, asked, way
@@ -205,20 +206,24 @@ def service(history: History, remote: str) -> Service | None:
     return service_of(remote, latest.services if latest is not None else {})
 
 
-@once
-def ways(history: History, seconds: float, target: str) -> tuple[str, ...]:
-    """The endpoints by which the app's connections to this server may go.
+class Ways(NamedTuple):
+    """Endpoints by which the app's connections to a server go."""
 
-    By its name, or that of another at the same address; where none goes by these, also by any that has no name: another address of
-    it, or a proxy before it.  Those that go by the name of another server are not to this one.
-    """
+    told: tuple[str, ...]
+    """By its name, or that of another at the same address; where none goes by these, those of ``perhaps`` as well."""
+    perhaps: tuple[str, ...]
+    """That have no name: another address of it, or a proxy before it.  Those that go by the name of another server are not to this one."""
+
+
+@once
+def ways(history: History, seconds: float, target: str) -> Ways:
+    """The endpoints by which the app's connections to this server go, and may go."""
     latest, servers, own = history.latest(ConnectionsReading), asked(history), service(history, target)
     names = (target, *(latest.shared.get(target, ()) if latest is not None else ()))
     seen = [remote for remote, each in connections(history, seconds).items() if each.count]
-    if not set(names).isdisjoint(seen):
-        return names
     fit = {None, own, SERVICES["pgbouncer"] if own is POSTGRES else own}
-    return (*names, *(end for end in seen if end not in servers and (own is None or service(history, end) in fit)))
+    perhaps = tuple(end for end in seen if end not in servers and (own is None or service(history, end) in fit))
+    return Ways(names if not set(names).isdisjoint(seen) else (*names, *perhaps), perhaps)
 
 
 def called(history: History, remote: str) -> str:

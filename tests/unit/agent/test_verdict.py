@@ -75,16 +75,19 @@ def test_what_holds_a_group_beside_the_app_is_the_cause_of_nothing_in_it() -> No
 
 
 @pytest.mark.parametrize(
-    ("cause", "effect", "explained"),
-    [(("a",), ("b",), None), (("a",), ("b", "a"), "cause"), (None, ("b",), "cause"), (("a",), None, "cause")],
-)
+    ("cause", "perhaps", "effect", "explained"),
+    [
+        (("a",), (), ("b",), None), (("a",), (), ("b", "a"), "cause"), (None, (), ("b",), "cause"), (("a",), (), None, "cause"),
+        (("a",), ("b",), ("b",), "cause"),
+    ],
+)  # fmt: skip
 def test_one_server_is_not_the_cause_of_what_waits_for_another(
-    cause: tuple[str, ...] | None, effect: tuple[str, ...] | None, explained: str | None
+    cause: tuple[str, ...] | None, perhaps: tuple[str, ...], effect: tuple[str, ...] | None, explained: str | None
 ) -> None:
     present = {
-        name: Present("warning", SURE, "the app", (), Advice("mend it"), remotes=remotes)
-        for name, remotes in {"cause": cause, "effect": effect}.items()
-    }  # fmt: skip
+        "cause": Present("warning", SURE, "the app", (), Advice("mend it"), remotes=cause, perhaps=perhaps),
+        "effect": Present("warning", SURE, "the app", (), Advice("mend it"), remotes=effect),
+    }
     graph = CausalGraph((Link(("cause",), ("effect",), ""),))
     assert explain("effect", present, graph, {}) == (explained, ())
 

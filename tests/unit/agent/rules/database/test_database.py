@@ -13,6 +13,7 @@ from agent.history import History
 from agent.report import AgentSelf, Report
 from agent.rules import BY_ID
 from agent.rules.rule import Absent, Judgement, Present, Unknown
+from agent.views.connections import ways
 from probes.app.processes import ProcessesReading
 from probes.postgres.locks import Blocked
 from probes.postgres.probe import PostgresReading
@@ -593,6 +594,20 @@ def test_a_server_that_does_not_answer_holds_up_what_goes_to_it(
     assert found.stalled == (number and pytest.approx(number, abs=0.05))  # a few are on the way
     said = {suspect.name: suspect.text for suspect in report.suspects}["database"]
     assert said == (found.evidence[0].text if number is None else f"{found.stalled_share:.0%}")
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_connections_by_an_address_without_a_name_may_lead_to_the_server(direct: bool) -> None:
+    """Behind a pooler, beside one direct connection: a lock of the server was no longer the cause of what waits at the pooler."""
+    pooler = sample("10.0.0.9:6432", waiting_ratio=0.9, idle_ratio=0.1, waiting_seconds=8.0)
+    seen = sample(MAIN, idle_ratio=1.0, waiting_ratio=0.0)
+    fields = ("connections", "unread_ratio", "waiting_ratio", "idle_ratio")
+    together: dict[str, Any] = {name: {**getattr(pooler, name), **getattr(seen, name)} for name in fields}
+    both = replace(pooler, **together)
+    history = told(*[(reading(MAIN), both if direct else pooler)] * 6)
+    found = ways(history, 60.0, MAIN)
+    assert found.perhaps == ("10.0.0.9:6432",)
+    assert found.told == ((MAIN,) if direct else (MAIN, "10.0.0.9:6432"))
 
 
 @pytest.mark.parametrize("slow", [("archive",), (MAIN, "archive")])
