@@ -135,8 +135,7 @@ def connections(history: History, seconds: float) -> dict[str, Connections]:
 
 def way_known(history: History, seconds: float, remote: str, seen: Connections) -> bool:
     """Whether the kernel's round trip is the way to this endpoint, and no proxy hides more than half of it from all but the agent's own questions."""
-    own = way(history, seconds, remote)
-    return seen.min_rtt_seconds is not None and not (own.is_far and seen.min_rtt_seconds < own.least / 2)
+    return seen.min_rtt_seconds is not None and seen.min_rtt_seconds >= way(history, seconds, remote).least / 2
 
 
 def on_the_way(seen: Connections, seconds: float) -> float:

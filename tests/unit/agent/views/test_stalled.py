@@ -262,6 +262,7 @@ def test_that_nobody_waits_for_the_network_is_a_number_where_the_way_is_known() 
     assert scene(near).number((NETWORK,)) == pytest.approx(0.0, abs=0.001)
     assert scene(near, trips(MAIN)).number((NETWORK,)) is not None
     assert scene(near, behind).number((NETWORK,)) is None, "a proxy hides how far it is"
+    assert scene(near, trips(MAIN, trips=shifted(network=3.0))).number((NETWORK,)) is None, "a proxy near by"
     assert scene(replace(near, min_rtt_seconds=None)).number((NETWORK,)) is None
     assert scene(app(0.2, 0.2)).number((NETWORK,)) is None
 
