@@ -25,6 +25,8 @@ ENDED_SECONDS = 25.0
 class Timed:
     """One handler or event loop: sums over the span by the reading's fields, the slowest, and the ``wall`` seconds of the span.
 
+    Workers of one name are added up, and so is the ``wall`` of their event loops: a share is that of one worker on average.  That of a handler
+    is the span's, whoever calls it: threads are added up as well, and one worker that logs slowly must not vanish among seven that do not.
     What a hook does not tell is missing from ``sums``.  ``age`` is how long ago the first of it began, and ``silent`` how long ago the last
     was heard; seconds.
     """
@@ -58,9 +60,10 @@ def handlers(history: History, seconds: float) -> tuple[Timed, ...]:
 
 @once
 def loops(history: History, seconds: float) -> tuple[Timed, ...]:
-    """Event loops that are there; their ``wall`` is the time for which they have been."""
+    """Event loops that are there; their ``wall`` is the time for which they have been, all workers together (as one, where none tells it)."""
     timed = _timed(history, seconds, "loop", "loop_slowest_seconds")
-    return tuple(replace(each, wall=each.age - each.silent) for each in timed if each.silent < ENDED_SECONDS)
+    there = (each for each in timed if each.silent < ENDED_SECONDS)
+    return tuple(replace(each, wall=each.sums.get("loop_seconds", each.age - each.silent)) for each in there)
 
 
 def processes(history: History, seconds: float) -> frozenset[str]:

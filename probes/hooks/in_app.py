@@ -48,6 +48,7 @@ class InAppReading(Reading):
     loop_cpu_seconds: Mapping[str, float] | None = increment("CPU time of the loop's thread", by="loop")
     loop_run_delay_seconds: Mapping[str, float] | None = increment("Time that this thread waited for a CPU", by="loop")
     loop_collecting_seconds: Mapping[str, float] | None = increment("Time in the garbage collector", by="loop")
+    loop_seconds: Mapping[str, float] | None = increment("Time watched, all workers together", by="loop")
     wakes: Mapping[str, float] | None = increment("Times that the hook's own thread woke up", by="process")
     wake_late_seconds: Mapping[str, float] | None = increment("How late it was woken, over all of them", by="process")
     kinds: Mapping[str, str] = field(default_factory=dict)
@@ -91,6 +92,7 @@ class InAppProbe:
         fields: dict[str, Any] = {**_told(calls, _CALLS), **_told(loops, _LOOPS), **_told(wakes, _WAKES)}
         fields["slowest_log_call_seconds"] = {label: row.slowest for label, row in calls.items()} or None
         fields["loop_slowest_seconds"] = {label: row.slowest for label, row in loops.items()} or None
+        fields["loop_seconds"] = {label: row.seconds for label, row in loops.items()} or None
         untold = Unseen("no hook tells it", Code.CANNOT_COUNT) if taken != Taken() else _SILENCE
         now, before = self._clock(), self._before
         self._before = now

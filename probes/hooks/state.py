@@ -110,7 +110,7 @@ class HookState:
             added = self._added((*key, "pool", name), totals, fresh=fresh)
             self._add_pool(f"{message.name}/{name}", added)
         self.work.hear(key, message, now, fresh=fresh)
-        self.times.hear(key, message, fresh=fresh)
+        self.times.hear(key, message, now, fresh=fresh)
         since, placed = (before.since, before.placed) if before is not None else (now, False)
         if message.lost is None:
             self._heard[key] = Heard(now, message, since, placed)

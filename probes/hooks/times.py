@@ -2,6 +2,7 @@
 
 Processes of one name are workers of one program: their totals are added up under ``NAME/HANDLER`` and ``NAME/LOOP``, of the
 slowest the largest counts.  Nothing is kept of a process but its latest totals, so how many there are decides no size.
+So the time that a total is a share of is added up as well: what a message adds is of the time since that process's last one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import field
 
 from probes.counters import Counters
-from probes.hooks.message import Message, Timed
+from probes.hooks.message import EVERY_SECONDS, Message, Timed
 from probes.record import dataclass
 
 #: Handlers and loops of which something is kept between two slots.
@@ -26,6 +27,8 @@ class Row:
     kind: str = ""
     added: dict[str, float] = field(default_factory=dict)
     slowest: float = 0.0
+    seconds: float = 0.0
+    """The time in which it was added, over all processes."""
 
 
 @dataclass(slots=True)
@@ -41,16 +44,16 @@ class Times:
     """Takes messages as they come; :meth:`take` gives what is to be reported of them in one slot."""
 
     def __init__(self) -> None:
-        self._counters, self._taken = Counters(), Taken()
+        self._counters, self._clocks, self._taken = Counters(), Counters(), Taken()
         self.heard = False
         """Whether any hook has ever told one of these."""
 
-    def hear(self, process: Hashable, message: Message, *, fresh: bool) -> None:
-        """One message; ``fresh``: whoever is heard for the first time began to count at zero since."""
+    def hear(self, process: Hashable, message: Message, now: float, *, fresh: bool) -> None:
+        """One message, heard ``now``; ``fresh``: whoever is heard for the first time began to count at zero since."""
         own = {"": message.wakes} if message.wakes is not None else {}
-        self._add(self._taken.calls, (process, "calls"), message, message.calls, fresh)
-        self._add(self._taken.loops, (process, "loops"), message, message.loops, fresh)
-        self._add(self._taken.wakes, (process, "wakes"), message, own, fresh)
+        self._add(self._taken.calls, (process, "calls"), message, message.calls, now, fresh)
+        self._add(self._taken.loops, (process, "loops"), message, message.loops, now, fresh)
+        self._add(self._taken.wakes, (process, "wakes"), message, own, now, fresh)
 
     def take(self) -> Taken:
         """What came since the last call."""
@@ -58,8 +61,9 @@ class Times:
         return taken
 
     def _add(
-        self, rows: dict[str, Row], source: Hashable, message: Message, told: Mapping[str, Timed], fresh: bool
-    ) -> None:
+        self, rows: dict[str, Row], source: Hashable, message: Message, told: Mapping[str, Timed], now: float, fresh: bool
+    ) -> None:  # fmt: skip
+        first = EVERY_SECONDS if fresh else 0.0
         for name, timed in told.items():
             self.heard = True
             label = f"{message.name}/{name}" if name else message.name
@@ -71,3 +75,5 @@ class Times:
             for total, value in added.items():
                 row.added[total] = row.added.get(total, 0.0) + value
             row.slowest = max(row.slowest, timed.slowest)
+            since = self._clocks.gained(key, {"seconds": now})
+            row.seconds += first if since is None else since["seconds"]

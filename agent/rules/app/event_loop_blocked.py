@@ -124,9 +124,9 @@ def _loop(history: History, loop: Timed) -> Judgement:
         if (mean * left - seconds < MEAN.value or mean < CONTROL.value * seconds) and not alone:
             why = f"{told.text}, and who only waits {where} is woken {seconds * 1e3:.0f} ms late: it waits for {what}"
             return Unknown(why, remedy, Code.CANNOT_COUNT)
-    logs = sum(h.share("slow_log_call_seconds") for h in in_app.handlers(history, SPAN) if h.process == loop.process)
+    logs = sum(h["slow_log_call_seconds"] for h in in_app.handlers(history, SPAN) if h.process == loop.process)
     cases = {
-        Case.LOGS_MEANWHILE: logs >= HALF.value * share,
+        Case.LOGS_MEANWHILE: logs >= HALF.value * share * loop.wall,
         Case.CPU_TAKEN: left <= queues.WITHHELD.value,
     }
     evidence = (

@@ -44,8 +44,8 @@ def read(probe: InAppProbe) -> InAppReading:
 def test_totals_become_increments_by_process_and_handler() -> None:
     times, clock = Times(), FakeClock()
     probe = InAppProbe(lambda: times, clock=clock)
-    times.hear("a", message(calls=[CALL], loops=[LOOP], wakes={"looks": 5, "late_seconds": 0.1}), fresh=True)
-    times.hear("a", message(calls=[{**CALL, "calls": 15, "slowest_seconds": 0.2}]), fresh=True)
+    times.hear("a", message(calls=[CALL], loops=[LOOP], wakes={"looks": 5, "late_seconds": 0.1}), 0.0, fresh=True)
+    times.hear("a", message(calls=[{**CALL, "calls": 15, "slowest_seconds": 0.2}]), 0.0, fresh=True)
     clock.advance(10)
     reading = read(probe)
     assert reading.log_calls == {"orders/HTTPHandler": 15}
@@ -59,7 +59,7 @@ def test_totals_become_increments_by_process_and_handler() -> None:
 
 def test_what_no_hook_tells_is_not_zero() -> None:
     times = Times()
-    times.hear("a", message(loops=[LOOP]), fresh=True)
+    times.hear("a", message(loops=[LOOP]), 0.0, fresh=True)
     reading = read(InAppProbe(lambda: times, clock=FakeClock()))
     assert reading.loop_run_delay_seconds is None
     assert "loop_run_delay_seconds" in reading.unseen
@@ -68,16 +68,33 @@ def test_what_no_hook_tells_is_not_zero() -> None:
 
 def test_of_a_process_that_was_there_before_the_agent_only_what_comes_counts() -> None:
     times = Times()
-    times.hear("a", message(calls=[CALL]), fresh=False)
-    times.hear("a", message(calls=[{**CALL, "calls": 12}]), fresh=False)
+    times.hear("a", message(calls=[CALL]), 0.0, fresh=False)
+    times.hear("a", message(calls=[{**CALL, "calls": 12}]), 0.0, fresh=False)
     assert read(InAppProbe(lambda: times, clock=FakeClock())).log_calls == {"orders/HTTPHandler": 2}
 
 
 def test_workers_of_one_name_are_added_up() -> None:
     times = Times()
     for process in "abc":
-        times.hear(process, message(calls=[CALL]), fresh=True)
+        times.hear(process, message(calls=[CALL]), 0.0, fresh=True)
     assert read(InAppProbe(lambda: times, clock=FakeClock())).log_calls == {"orders/HTTPHandler": 30}
+
+
+def test_the_time_of_a_loops_totals_is_that_of_all_workers_as_they_come_speak_seldom_and_go() -> None:
+    """One that was there before, one that begins and speaks each 10 s, and the first ends: 20 s, and 10 s after the 2 s of a first message."""
+    times, clock = Times(), FakeClock()
+    probe = InAppProbe(lambda: times, clock=clock)
+    told = message(loops=[LOOP])
+    times.hear("a", told, 100.0, fresh=False)
+    assert read(probe).loop_seconds == {"orders/main": 0.0}
+    times.hear("b", told, 106.0, fresh=True)
+    times.hear("a", told, 110.0, fresh=True)
+    assert read(probe).loop_seconds == {"orders/main": 12.0}
+    times.hear("b", told, 116.0, fresh=True)
+    times.hear("a", told, 120.0, fresh=True)
+    assert read(probe).loop_seconds == {"orders/main": 20.0}
+    times.hear("b", told, 126.0, fresh=True)
+    assert read(probe).loop_seconds == {"orders/main": 10.0}
 
 
 def test_silence_is_no_data_only_when_it_lasts() -> None:
@@ -85,7 +102,7 @@ def test_silence_is_no_data_only_when_it_lasts() -> None:
     probe = InAppProbe(lambda: times, clock=clock)
     with pytest.raises(NoData):
         read(probe)
-    times.hear("a", message(loops=[LOOP]), fresh=True)
+    times.hear("a", message(loops=[LOOP]), 0.0, fresh=True)
     assert read(probe).loop_looks
     clock.advance(SILENT_SECONDS - 1)
     assert read(probe).loop_looks is None
@@ -99,7 +116,7 @@ def test_silence_is_no_data_only_when_it_lasts() -> None:
 def test_however_many_names_there_are_few_are_kept() -> None:
     times = Times()
     for n in range(2 * MOST_KEPT):
-        times.hear(n, message(f"app-{n}", calls=[CALL]), fresh=True)
+        times.hear(n, message(f"app-{n}", calls=[CALL]), 0.0, fresh=True)
     reading = read(InAppProbe(lambda: times, clock=FakeClock()))
     assert reading.log_calls is not None
     assert len(reading.log_calls) == MOST_LABELS

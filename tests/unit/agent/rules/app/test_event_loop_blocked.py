@@ -149,6 +149,65 @@ def test_log_calls_that_wait_meanwhile_go_first() -> None:
     assert Case.LOGS_MEANWHILE in found.cases
 
 
+def workers(*each: dict[str, float]) -> dict[str, float]:
+    """Of several processes of one name, as the hooks' listener adds them up."""
+    slowest = max(one["loop_slowest_seconds"] for one in each)
+    added = {name: sum(one[name] for one in each) for name in each[0]}
+    return {**added, "loop_slowest_seconds": slowest, "loop_seconds": 5.0 * len(each)}
+
+
+SLEEPS = loop(1.0, 0.3, 1.5, cpu=0.35, collecting=0.1)
+IDLE = loop(cpu=0.05)
+
+
+@pytest.mark.parametrize("number", [1, 2, 8, 64])
+def test_however_many_workers_do_the_same_each_is_judged_as_one(number: int) -> None:
+    found, alone = judge(minute(loop=workers(*[SLEEPS] * number))), judge(minute(loop=SLEEPS))
+    assert isinstance(found, Present)
+    assert isinstance(alone, Present)
+    texts = [e.text for e in found.evidence]
+    assert any("ran 7% of the time: what holds the loop mostly sleeps" in text for text in texts)
+    assert not any("garbage" in text for text in texts)
+    assert texts[2:] == [e.text for e in alone.evidence][2:]
+
+
+@pytest.mark.parametrize("number", [1, 8])
+def test_look_alike_other_threads_hold_the_interpreter_of_every_worker(number: int) -> None:
+    assert isinstance(judge(minute(loop=workers(*[SLEEPS] * number), wake=0.15)), Unknown)
+
+
+@pytest.mark.parametrize("number", [1, 8])
+def test_what_each_of_many_sleeping_workers_waits_for_a_cpu_is_not_why_they_are_late(number: int) -> None:
+    """Of half the time that each is late it wants the CPU for a tenth, and gets a fifth of that."""
+    told = workers(*[loop(2.5, 0.08, 0.1, cpu=0.05, delay=0.2)] * number)
+    assert isinstance(judge(minute(loop=told)), Present)
+
+
+@pytest.mark.parametrize(
+    ("blocked", "asleep"),
+    [(loop(1.5, 0.3, 1.5, cpu=2.5), False), (loop(4.0, 1.0, 9.0, looks=4.0, cpu=0.05), True)],
+    ids=["computes", "sleeps all the time"],
+)
+def test_one_worker_that_is_held_up_is_seen_among_seven_that_are_not(blocked: dict[str, float], asleep: bool) -> None:
+    found = judge(minute(loop=workers(blocked, *[IDLE] * 7), wake=0.005))
+    assert isinstance(found, Present)
+    assert any("sleeps" in e.text for e in found.evidence) is asleep
+
+
+def test_one_worker_whose_heap_is_full_is_named_among_seven() -> None:
+    found = judge(minute(loop=workers(loop(2.0, 0.3, 1.5, cpu=2.5, collecting=2.0), *[IDLE] * 7)))
+    assert isinstance(found, Present)
+    assert any("garbage" in e.text for e in found.evidence)
+
+
+@pytest.mark.parametrize(("seconds", "meanwhile"), [(0.8, False), (6.0, True)])
+def test_slow_log_calls_of_all_workers_are_held_against_the_lateness_of_all(seconds: float, meanwhile: bool) -> None:
+    """A fifth of the checks is late, of 40 s."""
+    found = judge(minute(loop=workers(*[BLOCKED] * 8), calls=(6.0, seconds, 6.0, seconds, 0.3)))
+    assert isinstance(found, Present)
+    assert (Case.LOGS_MEANWHILE in found.cases) is meanwhile
+
+
 def test_what_nobody_tells_is_not_known() -> None:
     assert isinstance(judge(minute()), Unknown)
     assert isinstance(judge(minute(wake=None)), Unknown)
