@@ -1,8 +1,9 @@
 """What a minute of samples says of one connection pool, and what the kernel saw of its connections meanwhile.
 
-*Mean wait.*  Libraries count a wait when it is over.  While hardly anybody gets a connection only those who wait now
-show it: by Little's law their mean number is the rate of acquires times the mean wait.  The samples are few, so that
-counts only where it says more than ``UNFINISHED`` times as much as the counter.
+*Mean wait.*  Libraries count the time of a wait when it is over.  While hardly anybody gets a connection only those who
+wait now show it: by Little's law their mean number is the rate of acquires times the mean wait.  The samples are few, so that
+counts only where it says more than ``UNFINISHED`` times as much as the counter.  Where only those that had to wait are counted,
+and no time of any wait was, these may have begun and not ended (database/sql counts them as they begin): how long is not known.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class PoolView:
     size: Mapping[int, float]
     checked_out: Mapping[int, float]
     waiting: Mapping[int, float]
-    #: Mean seconds for a connection, ``None`` while there was none: of all acquires, or of those that waited.
+    #: Mean seconds for a connection: of all acquires, or of those that waited.  ``None`` while there was none, and while
+    #: none of these waits is over.
     mean_wait: float | None
     of_waits: bool
     #: Who waits at any moment: sampled, or the seconds that were waited, per second; ``None`` where neither is told.
@@ -76,7 +78,7 @@ def view(readings: Sequence[PoolReading], pool: str) -> PoolView:
         number = max(number, *waiting.values())
         standing = sum(waiting[at] * samples[at].seconds for at in waiting)
     answered = [r.page_seconds for r in samples if r.page_seconds is not None]
-    known = number > 0 and (spent or (acquires and waiting))
+    known = number > 0 and (over > 0 or (acquires and (spent or waiting)))
     waited = standing if standing > UNFINISHED * over else over
     return PoolView(
         name=pool,

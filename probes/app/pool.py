@@ -3,9 +3,9 @@
 Neither the sockets nor the server show it: a connection that the app holds while it works on something else is
 idle for both of them.  Names: :mod:`probes.app.pool_names`.
 
-A wait is counted when it is over, by every library: while nobody gets a connection the counters stand still, and
-only ``waiting`` shows it.  Counters that go backwards (the app was started anew) add nothing in that reading; those
-of one pool stand or fall together.
+The time of a wait is counted when it is over, by every library: while nobody gets a connection ``wait_seconds`` stands
+still, and only ``waiting`` shows it.  ``waits`` may grow meanwhile: Go's database/sql counts a wait as it begins.
+Counters that go backwards (the app was started anew) add nothing in that reading; those of one pool stand or fall together.
 
 The page is not trusted: :mod:`probes.metrics_page.fetch` fetches it, :mod:`probes.app.pool_page` takes what it needs of it.
 """

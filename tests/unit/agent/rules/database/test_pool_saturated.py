@@ -61,6 +61,9 @@ STUCK = sample(size=4, checked_out=4, waiting=12, acquires=0, wait_seconds=0.0)
 PGX = sample("pgxpool", size=4, checked_out=4, acquires=500, waits=490, wait_seconds=20.0)
 PGX_STUCK = sample("pgxpool", size=4, checked_out=4, acquires=0, waits=0, wait_seconds=0.0)
 SQL = sample("database_sql", size=4, checked_out=4, waits=100, wait_seconds=20.0)
+#: database/sql counts a wait as it begins and its time when it is over.
+SQL_STUCK = sample("database_sql", size=4, checked_out=4, waits=50, wait_seconds=0.0)
+SQL_SHORT = sample("database_sql", size=4, checked_out=2, waits=50, wait_seconds=0.0)
 SQL_CALM = sample("database_sql", size=4, checked_out=4, waits=0, wait_seconds=0.0)
 PRISMA = sample("prisma", checked_out=3, waiting=8, acquires=80, wait_seconds=8.0)
 NODE = sample("node_postgres", checked_out=10, waiting=31)
@@ -85,12 +88,14 @@ SCENES: dict[str, tuple[Sequence[PoolReading], type]] = {
     "a queue and no times": ([NODE] * 6, Present),
     "nobody gets a connection any more: no counter moves": ([STUCK] * 6, Present),
     "the same, and no gauge of who waits": ([PGX_STUCK] * 6, Present),
+    "the same before database/sql, and ever more requests wait": ([SQL_STUCK] * 6, Present),
     "full, and nobody tells who waits": ([JDBC] * 6, Present),
     "95 % of a large pool": ([LARGE] * 6, Present),
     "a queue in four of six samples": ([QUEUE, CALM, QUEUE, QUEUE, CALM, QUEUE], Present),
     "a queue before a pool of one": ([ONE_QUEUE] * 6, Present),
     "room": ([CALM] * 6, Absent),
     "without a limit": ([sample("database_sql", checked_out=80, waiting=0)] * 6, Absent),
+    "room, and waits too short for the page's digits": ([SQL_SHORT] * 6, Absent),
     # sample-alikes
     "full in one sample": ([CALM, CALM, BURST, CALM, CALM, CALM], Absent),
     "full in half of the samples": ([QUEUE, CALM] * 3, Absent),
@@ -147,10 +152,11 @@ def test_the_headline_has_the_numbers() -> None:
         ([NODE] * 6, "warning", BY_WAITERS),
         ([JDBC] * 6, "warning", BY_FULLNESS),
         ([PGX_STUCK] * 6, "warning", BY_FULLNESS),
+        ([SQL_STUCK] * 6, "warning", BY_FULLNESS),
         ([ONE_QUEUE] * 6, "critical", BY_WAIT),
         ([*[PGX] * 5, sample("pgxpool", size=4, checked_out=4, timeouts=3)], "critical", BY_WAIT),
     ],
-    ids=["180 ms", "40 ms", "who waits", "full alone", "stuck", "a pool of one", "gave up"],
+    ids=["180 ms", "40 ms", "who waits", "full alone", "stuck", "stuck, and more come", "a pool of one", "gave up"],
 )
 def test_severity_is_the_harm_that_is_known(samples: list[PoolReading], severity: str, sure: Confidence) -> None:
     judgement = present(*samples)
@@ -161,6 +167,10 @@ def test_who_still_waits_counts_while_no_wait_ends() -> None:
     """psycopg_pool counts a request when it comes and its wait when it is over: by Little's law 12 x 60 s / 60."""
     waiting = sample("psycopg_pool", size=4, checked_out=4, waiting=12, acquires=10, wait_seconds=0.0)
     assert "12000 ms mean wait" in present(*[waiting] * 6).evidence[0].text
+
+
+def test_a_wait_that_has_not_ended_has_no_length() -> None:
+    assert "(4 of 4 checked out)" in present(*[SQL_STUCK] * 6).evidence[0].text
 
 
 def test_while_nobody_is_served_the_wait_is_as_long_as_the_samples() -> None:
