@@ -13,16 +13,21 @@ from probes.app.requests import RequestsReading
 
 @once
 def timeline(history: History, seconds: float) -> Sequence[Transition]:
-    """Each change in the last ``seconds``; where none was, what held all along.  Empty where nobody tells, or only samples do."""
+    """What held as the last ``seconds`` began, and each change since.  Empty where nobody tells, or only samples do.
+
+    Of the time before its first entry nothing is known: it begins with a change where no reading before that is kept.
+    """
     readings = history.window(RequestsReading, seconds)
     if not readings or set(readings[-1].sources) <= set(SAMPLED_SOURCES):
         return ()
-    changes = [change for reading in readings for change in reading.transitions]
-    return changes or [Transition(readings[0].taken - readings[0].seconds, readings[0].in_flight)]
+    first = readings[0]
+    before = history.window(RequestsReading, history.seconds)[: -len(readings)] if first.transitions else readings[:1]
+    held = [Transition(first.taken - first.seconds, reading.in_flight) for reading in before[-1:]]
+    return [*held, *(change for reading in readings for change in reading.transitions)]
 
 
 def busy_seconds(timeline: Sequence[Transition], start: float, end: float) -> float:
-    """How much of this interval had requests in flight."""
+    """How much of this interval is known to have had requests in flight: what is before the timeline counts as none."""
     first = max(0, bisect_right(timeline, start, key=lambda t: t.at) - 1)
     last = bisect_right(timeline, end, key=lambda t: t.at)
     spans = pairwise([*timeline[first:last], Transition(end, 0)])

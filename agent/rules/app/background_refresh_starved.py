@@ -63,13 +63,17 @@ def _judge(history: History) -> Judgement:
     late = [each for reading in readings for each in reading.late if each.seconds >= LATE.value]
     if not late:
         return Absent(f"no timer of the app came {LATE.value:g} s late in five minutes, as its hook reports")
-    changes = timeline(history, SPAN)
+    changes = timeline(history, max(SPAN, history.clock() - min(_due(each) for each in late)))
     if not changes:
         return Unknown(
             f"timers came up to {_worst(late):.1f} s late, and nobody reports whether requests were in flight",
             "let the hook count requests (its middleware), or POST /requests-in-flight", Code.NOT_CONFIGURED,
         )  # fmt: skip
-    idle = [e for e in late if e.seconds - busy_seconds(changes, e.at - e.seconds, e.at) >= LATE.value]
+    known = [each for each in late if _due(each) >= changes[0].at]
+    idle = [each for each in known if each.seconds - busy_seconds(changes, _due(each), each.at) >= LATE.value]
+    if not idle and len(known) < len(late):
+        because = f"timers came up to {_worst(late):.1f} s late, and whether requests were in flight since they were due is not known"
+        return Unknown(because, "wait", Code.NOT_YET)
     if not idle:
         return Absent(f"timers came up to {_worst(late):.1f} s late, only while requests were in flight")
     seen = [_Seen(each, taken) for each in idle if (taken := _taken(history, each)) is not None]
@@ -111,13 +115,17 @@ def _weigh(history: History, seen: Sequence[_Seen], idle: Sequence[Late]) -> Jud
 
 def _taken(history: History, late: Late) -> float | None:
     """How much of the CPU was gone between due and come; ``None`` while no window of the agent's covers it."""
-    began = late.at - late.seconds
+    began = _due(late)
     felt = (w for r in history.window(SuspensionReading, SPAN) for w in r.windows)
     windows = [w for w in felt if not w.spin and w.start < late.at and w.end > began]
     if not windows:
         return None
     recent = taken_from_app(history, NOW) if history.clock() - began <= NOW else 0.0
     return max(suspended_share(windows), recent)
+
+
+def _due(late: Late) -> float:
+    return late.at - late.seconds
 
 
 def _worst(late: Sequence[Late]) -> float:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from agent.history import History
 from agent.rules import BY_ID
 from agent.rules.causal_graph import CPU_TAKERS, GRAPH
 from agent.rules.rule import Absent, Judgement, Present, Unknown
+from agent.views.requests import timeline
 from probes.app.requests import RequestsReading
 from probes.hooks.work import HooksReading, Late
 from probes.reading import Code
-from tests.unit.builders import ALL_COUNT, SLOT, Cause, Scene
+from tests.unit.builders import ALL_COUNT, SLOT, Cause, FakeClock, Scene, requests
 
 
 def told(scene: Scene, *late: float, tell_timers: bool = True) -> Scene:
@@ -102,6 +104,49 @@ def test_a_request_that_came_before_the_timer_did_does_not_hide_it() -> None:
     """The CPU comes back with a request, and the timer with it: nearly all of its lateness is from before."""
     found = Scene().run(60, gap=0.095, cause="quota", in_flight=0).run(5, in_flight=1)
     assert isinstance(judge(told(found, 40.0)), Present)
+
+
+@pytest.mark.parametrize("ended_for", [0, 10, 120])
+def test_a_request_that_began_before_the_window_stays_one_when_it_has_ended(ended_for: float) -> None:
+    """A stream or a batch of seven minutes, and a limit while it ran."""
+    found = Scene().run(350, in_flight=1).run(60, gap=0.09, cause="quota", in_flight=1)
+    judgement = judge(told(found, 30.0).run(ended_for, in_flight=0))
+    assert isinstance(judgement, Absent), judgement
+    assert "only while requests were in flight" in judgement.because
+
+
+@pytest.mark.parametrize(
+    ("later", "verdict"), [((), Unknown), ((40.0,), Present)], ids=["alone", "beside one that is known"]
+)
+def test_a_timer_that_was_due_before_anybody_told_of_requests_is_left_out(
+    later: tuple[float, ...], verdict: type
+) -> None:
+    found = told(Scene().run(60, gap=0.09, cause="quota").run(5, gap=0.09, cause="quota", in_flight=0), 30.0)
+    judgement = judge(told(found.run(60, gap=0.09, cause="quota", in_flight=0), *later))
+    assert isinstance(judgement, verdict), judgement
+    if isinstance(judgement, Unknown):
+        assert judgement.code is Code.NOT_YET
+    else:
+        assert "(1 in five minutes)" in judgement.evidence[0].text
+
+
+def test_a_timer_that_was_due_before_the_window_is_judged_as_far_back_as_is_kept() -> None:
+    found = Scene().run(60, in_flight=1).run(400, gap=0.09, cause="quota", in_flight=0).run(5, in_flight=1)
+    judgement = judge(told(found, 390.0))
+    assert isinstance(judgement, Present), judgement
+
+
+def test_what_held_before_a_window_that_begins_with_a_change_is_that_of_the_reading_before() -> None:
+    clock = FakeClock()
+    history = History(600.0, clock=clock)
+    changes = [(1, clock() + 1.0), (0, clock() + 7.0), (1, clock() + 12.0)]
+    for in_flight, at in changes:
+        clock.advance(SLOT)
+        history.add(requests(clock(), in_flight, (at, in_flight)))
+    first, *others = timeline(history, SLOT)
+    assert first == (clock() - 2 * SLOT, 1)
+    assert [change.at for change in others] == [at for _, at in changes[1:]]
+    assert timeline(history, 600.0)[0] == (changes[0][1], 1), "before the first reading nothing is known"
 
 
 @pytest.mark.parametrize("in_flight", [None, 0])

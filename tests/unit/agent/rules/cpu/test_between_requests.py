@@ -145,6 +145,11 @@ def test_elsewhere_the_advice_names_no_setting_of_cloud_run() -> None:
     assert not any("gcloud" in change for change in judgement.advice.changes)
 
 
+def test_the_first_request_in_a_long_time_does_not_make_the_time_before_it_unknown() -> None:
+    judgement = judge(cloud_run().run(360, spins=GONE, cause="hidden limit", in_flight=0).run(20, in_flight=2))
+    assert isinstance(judgement, Present), judgement
+
+
 def test_busy_work_between_requests_is_found_by_late_heartbeats_without_any_spin() -> None:
     scene = cloud_run()
     for _ in range(3):
