@@ -25,16 +25,17 @@ class Scene:
     def __init__(self, root: Path, cpu_max: str = "194000 100000") -> None:
         self.fake = container_v2(root, cpu_max)
         self.pids: list[int] = []
+        self.clock = FakeClock()
         again = root / str(root).lstrip("/")  # so that what exe links to is found below the process's root as well
         again.parent.mkdir(parents=True)
         again.symlink_to(root)
-        self.probe = RuntimeProbe(lambda: tuple(self.pids), root=root, clock=FakeClock(), cpus=lambda: 16)
+        self.probe = RuntimeProbe(lambda: tuple(self.pids), root=root, clock=self.clock, cpus=lambda: 16)
 
     def process(
         self, pid: int, name: str, path: str, head: bytes = b"\x7fELF", *, environ: str | None = "PATH=/bin\0", mask: str = "0-7",
-        cmdline: str = "", started: int = 100, limit: str = "0::/",
+        cmdline: str = "", started: int = 100, limit: str = "0::/", parent: int = 1,
     ) -> FakeProcess:  # fmt: skip
-        made = FakeProcess(self.fake, pid, name, started=started).runs(path, head)
+        made = FakeProcess(self.fake, pid, name, started=started, parent=parent).runs(path, head)
         self.fake.cgroups(limit, pid=str(pid))
         (made.directory / "root").symlink_to(self.fake.root)
         where = f"/proc/{pid}"
@@ -46,6 +47,16 @@ class Scene:
         if environ is not None:
             self.fake.write(f"{where}/environ", environ)
         self.pids.append(pid)
+        return made
+
+    def family(
+        self, tree: dict[int, int], name: str = "gunicorn", path: str = "/usr/bin/python3.11"
+    ) -> dict[int, FakeProcess]:
+        """Processes of one name, each with its parent."""
+        made = {pid: self.process(pid, name, path, parent=parent) for pid, parent in tree.items()}
+        for parent in set(tree.values()):
+            children = " ".join(str(pid) for pid, above in tree.items() if above == parent)
+            self.fake.write(f"/proc/{parent}/task/{parent}/children", f"{children} ")
         return made
 
     def read(self) -> RuntimeReading:
@@ -206,6 +217,60 @@ def test_workers_are_counted_with_those_who_hold_no_connection(scene: Scene) -> 
     scene.fake.write("/proc/1/task/1/children", "60 61 62 63 64 ")
     reading = scene.read()
     assert (reading.workers, reading.usable_cpus) == ({"gunicorn": 3}, {"gunicorn": 3})
+
+
+@pytest.mark.parametrize("watched", [(60, 61, 62), (61, 62), (61,), (60,)], ids=str)
+@pytest.mark.parametrize(
+    ("name", "path"), [("gunicorn", "/usr/bin/python3.11"), ("node", "/usr/bin/node"), ("nginx", "/usr/sbin/nginx")]
+)
+def test_a_master_that_waits_for_its_workers_is_none_however_the_app_was_named(
+    scene: Scene, name: str, path: str, watched: tuple[int, ...]
+) -> None:
+    made = scene.family({60: 1, 61: 60, 62: 60}, name, path)
+    scene.pids[:] = watched
+    for look in range(3):  # it hands out connections, and its workers answer them
+        made[60].thread(60, run=look * 9.0)
+        for worker in (61, 62):
+            made[worker].thread(worker, run=look * 50.0)
+        reading = scene.read()
+        assert (reading.workers, reading.usable_cpus) == ({name: 2}, {name: 2})
+        scene.clock.advance(60)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.25], ids=["free", "held by a limit"])
+def test_a_worker_that_computes_beside_a_helper_of_its_name_stays_one(scene: Scene, share: float) -> None:
+    made = scene.family({60: 1, 61: 60, 62: 60})
+    assert scene.read().workers == {"gunicorn": 2}
+    scene.clock.advance(60)
+    made |= scene.family({71: 61})
+    for pid in (61, 62, 71):
+        made[pid].thread(pid, run=60.0 * share)
+    assert scene.read().workers == {"gunicorn": 3}
+    scene.clock.advance(60)
+    for pid in (62, 71):  # now the helper alone computes
+        made[pid].thread(pid, run=120.0 * share)
+    assert scene.read().workers == {"gunicorn": 2}
+
+
+def test_a_later_master_with_the_id_of_one_that_computed_has_not_computed(scene: Scene) -> None:
+    scene.family({60: 1, 61: 60})
+    scene.read()
+    scene.clock.advance(60)
+    FakeProcess(scene.fake, 60, "gunicorn", started=900).thread(60, run=50.0)
+    assert scene.read().workers == {"gunicorn": 1}
+
+
+def test_a_supervisor_of_another_name_changes_nothing(scene: Scene) -> None:
+    scene.process(50, "entrypoint.sh", "/bin/bash")
+    scene.family({60: 50, 61: 50})
+    assert scene.read().workers == {"entrypoint.sh": 1, "gunicorn": 2}
+
+
+def test_a_program_that_counts_cpus_itself_computes_beside_its_children(scene: Scene) -> None:
+    scene.process(60, "shop", "/app/shop", program(text=PLAIN))
+    scene.process(61, "shop", "/app/shop", program(text=PLAIN), parent=60)
+    scene.fake.write("/proc/60/task/60/children", "61 ")
+    assert scene.read().workers == {"shop": 2}
 
 
 @pytest.mark.parametrize("broken", ["exe", "status", "cmdline", "maps", "environ", "cgroup"])
