@@ -114,7 +114,7 @@ def _as_told(history: History, reading: RuntimeReading) -> dict[str, Fit]:
         name, counts = each.process[:MOST_NAME], each.told.cpus and int(each.told.cpus)
         fit = fits.get(name)
         if fit is not None and counts and fit.program.runtime == each.told.name and fit.belief.counts != counts:
-            usable = min(counts, int(reading.allowed_cpus or counts))
+            usable = min(counts, fit.allowed_cpus)
             told = fit.belief._replace(how=How.TOLD, counts=counts, usable=usable, at_once=counts, because=None)
             fits[name] = replace(fit, belief=told)
     return fits

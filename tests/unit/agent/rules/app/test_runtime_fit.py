@@ -13,6 +13,7 @@ from agent.diagnosis import Engine
 from agent.report import AgentSelf
 from agent.rules import BY_ID
 from agent.rules.rule import Absent, Judgement, Present, Unknown
+from agent.views.runtime_fit import AppFit, of_app
 from probes.app.cpu_count import believed
 from probes.app.processes import ProcessesReading
 from probes.app.procfs import Runtime
@@ -34,7 +35,7 @@ def fit(
 ) -> Fit:  # fmt: skip
     program = Program(runtime, version, **known)
     quota = None if limit is None else Quota(round(limit * 1e5), 100_000)
-    return Fit(program, believed(program, quota, 2, mask, 8), workers)
+    return Fit(program, believed(program, quota, 2, mask, 8), workers, mask)
 
 
 def floored(limit: float) -> Fit:
@@ -97,6 +98,14 @@ def test_what_a_runtime_tells_of_itself_stands_above_what_is_seen_from_outside(
     if isinstance(judgement, Present):
         assert "as it reports itself" in judgement.evidence[1].text
         assert "runtime.GOMAXPROCS" in judgement.advice.changes[0]
+
+
+def test_a_runtime_that_tells_more_than_its_own_mask_uses_its_mask_of_all_cpus() -> None:
+    made = scene(4.0, fit(limit=4.0, workers=2, mask=1))
+    made.history.add(HooksReading(taken=made.clock(), runtimes=(Told("app", 7, "", RuntimeReport("go", "1.25", 4.0)),)))
+    found = of_app(made.history)
+    assert isinstance(found, AppFit)
+    assert (found.cores, found.usable, found.at_once) == (4.0, 2, 8)
 
 
 @pytest.mark.parametrize(
@@ -255,6 +264,11 @@ def many(limit: float, count: int) -> Fit:
             scene(1.0, fit("python", 1.0, version="3.11", workers=9), used=0.5, held=0.3, threads=5.0),
             "warning",
             id="too many workers",
+        ),
+        pytest.param(
+            scene(2.0, fit("python", 2.0, version="3.11", workers=8, mask=1), used=1.0, held=0.6, threads=8.0),
+            "warning",
+            id="each on a CPU of its own",
         ),
         pytest.param(
             scene(1.0, many(1.0, 8), used=0.97, held=0.97, threads=6.0), "info", id="all of the limit is used"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -50,10 +52,14 @@ class Scene:
         return made
 
     def family(
-        self, tree: dict[int, int], name: str = "gunicorn", path: str = "/usr/bin/python3.11"
-    ) -> dict[int, FakeProcess]:
+        self, tree: dict[int, int], name: str = "gunicorn", path: str = "/usr/bin/python3.11",
+        masks: Mapping[int, str] = MappingProxyType({}),
+    ) -> dict[int, FakeProcess]:  # fmt: skip
         """Processes of one name, each with its parent."""
-        made = {pid: self.process(pid, name, path, parent=parent) for pid, parent in tree.items()}
+        made = {
+            pid: self.process(pid, name, path, parent=parent, mask=masks.get(pid, "0-7"))
+            for pid, parent in tree.items()
+        }
         for parent in set(tree.values()):
             children = " ".join(str(pid) for pid, above in tree.items() if above == parent)
             self.fake.write(f"/proc/{parent}/task/{parent}/children", f"{children} ")
@@ -154,6 +160,26 @@ def test_a_mask_is_a_bound(scene: Scene) -> None:
     scene.process(60, "shop", "/app/shop", program(text=PLAIN), mask="3")
     reading = scene.read()
     assert (reading.counted_cpus, reading.allowed_cpus) == ({"shop": 1}, 1)
+
+
+@pytest.mark.parametrize("watched", [(61, 62, 63), (61,), (60, 61)], ids=str)
+def test_workers_on_cpus_of_their_own_may_run_on_all_of_these(scene: Scene, watched: tuple[int, ...]) -> None:
+    scene.family({60: 1, 61: 60, 62: 60, 63: 60}, "nginx", "/usr/sbin/nginx", {61: "0", 62: "1", 63: "0-1,5"})
+    scene.pids[:] = watched
+    reading = scene.read()
+    assert (reading.allowed_cpus, reading.fits["nginx"].allowed_cpus) == (3, 1)
+
+
+def test_what_names_do_together_is_bound_by_all_of_their_masks(scene: Scene) -> None:
+    scene.process(60, "shop", "/app/shop", program(text=PLAIN), mask="0-1")
+    scene.process(61, "mail", "/app/mail", program(text=PLAIN), mask="1-2")
+    assert scene.read().allowed_cpus == 3
+
+
+def test_a_mask_that_is_not_shown_is_no_bound(scene: Scene) -> None:
+    scene.family({61: 1, 62: 1}, masks={61: "0"})
+    scene.fake.write("/proc/62/status", "Name:\tgunicorn\n")
+    assert scene.read().allowed_cpus == 16
 
 
 @pytest.mark.parametrize(
