@@ -52,7 +52,7 @@ class FleetFinding:
 
 @dataclass(frozen=True, slots=True)
 class FleetReport:
-    """The answer for all instances.  ``conclusive``: a cause was found, or there is none; else nobody can tell."""
+    """The answer for all instances.  ``conclusive``: a cause that holds somebody up was found, or there is none; else nobody can tell."""
 
     verdict: str
     conclusive: bool

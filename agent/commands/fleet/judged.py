@@ -2,7 +2,7 @@
 
 Findings stand in the order of harm: threads, connections and waiters that stand still on all instances together; where that is not
 seen, the shares that are lost, summed, and an instance where it is critical counts as one.  Healthy takes instances that can judge:
-where fewer than half of a group's can, or the engine did not answer everything, nobody can tell.
+where fewer than half of a group's can, or the engine did not answer everything, nobody can tell, whatever was found that holds nobody up.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ def report(seen: Seen, rules: Mapping[str, Rule], warnings: Sequence[str] = ()) 
     findings = sorted((_finding(rule, seen, known, rules) for rule in found), key=_order)
     blind = _blind(seen, known, [rule.id for rule in rules.values() if rule.vital])
     healthy = bool(number) and not warnings and not seen.missed and not blind
+    harm = any(each.severity != "info" for each in findings)
     return FleetReport(
-        sentences.of_fleet(findings, number, blind, healthy=healthy), bool(findings) or healthy, rfc3339(seen.now), rfc3339(seen.start), number,
+        sentences.of_fleet(findings, number, blind, healthy=healthy), harm or healthy, rfc3339(seen.now), rfc3339(seen.start), number,
         {known.names[group]: round(newest(points)) for (group, _), points in sorted(seen.instances.items())},
         tuple(findings), tuple(cannot_see(seen, known.names, warnings, {each.rule for each in findings})), seen.recorded,
     )  # fmt: skip

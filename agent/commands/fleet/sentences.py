@@ -59,16 +59,26 @@ def _of_many(title: str, parts: Sequence[Part], held: Sequence[Part], now: float
 
 def of_fleet(findings: Sequence[FleetFinding], number: int, blind: int, *, healthy: bool) -> str:
     """The verdict.  ``blind``: instances of groups of which too few can be judged."""
-    if findings:
-        also = [each for each in findings[1:] if each.severity != "info"]
-        said = "; ".join(f"{each.title[0].lower()}{each.title[1:]} on {each.instances}" for each in also[:NAMED])
-        return findings[0].sentence + (f" Also: {said}{more(also)}." if also else "")
+    harmful = [each for each in findings if each.severity != "info"]
+    if harmful:
+        return harmful[0].sentence + (f" Also: {_listed(harmful[1:])}." if harmful[1:] else "")
+    known = f" Worth knowing as well: {_listed(findings)}." if findings else ""
+    return _without_harm("finding that holds anybody up" if findings else "finding", number, blind, healthy) + known
+
+
+def _without_harm(finding: str, number: int, blind: int, healthy: bool) -> str:
     if not number:
         return "Cannot tell: no instance of stallscope is seen there."
     if healthy:
-        return f"No finding on any of {instances(number)}."
+        return f"No {finding} on any of {instances(number)}."
     why = f"{blind} cannot tell" if blind else "not all that was asked was answered"
-    return f"Cannot tell: no finding on those of {instances(number)} that can be judged, and {why}."
+    return f"Cannot tell: no {finding} on those of {instances(number)} that can be judged, and {why}."
+
+
+def _listed(findings: Sequence[FleetFinding]) -> str:
+    """The first of them inside a sentence, and on how many instances."""
+    said = "; ".join(f"{each.title[0].lower()}{each.title[1:]} on {each.instances}" for each in findings[:NAMED])
+    return said + more(findings)
 
 
 def rest(part: Part) -> str:

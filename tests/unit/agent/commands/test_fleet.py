@@ -197,6 +197,27 @@ def test_healthy_takes_instances_that_can_judge_and_answer(answers: Answers, con
     assert found.cannot_see or conclusive
 
 
+@pytest.mark.parametrize(
+    ("unknown", "word", "words"),
+    [
+        (0, "HEALTHY", "No finding that holds anybody up on any of 4 instances."),
+        (3, "UNKNOWN", "Cannot tell: no finding that holds anybody up on those of 4 instances that can be judged, and 3 cannot tell."),
+    ],
+)  # fmt: skip
+def test_what_holds_nobody_up_does_not_speak_for_those_that_cannot_be_judged(
+    unknown: int, word: str, words: str
+) -> None:
+    answers = healthy(unknown=unknown)
+    by = ("cluster", "namespace", "job", "revision")
+    latent = {"revision": "7", "rule": "cpu_quota_throttled", "severity": "info", "explained_by": ""}
+    answers[f"query {questions.ask(questions.FINDINGS, by, ())}"] = vector((latent, 1))
+    found = judged(answers)
+    assert found.conclusive is (word == "HEALTHY")
+    assert found.verdict == f"{words} Worth knowing as well: a CPU limit holds the work back on 1."
+    assert render(found, "asked").startswith(word)
+    assert found.findings[0].sentence.endswith("nobody is slow because of it now.")
+
+
 def test_an_engine_that_answers_in_part_acquits_nobody() -> None:
     answers = healthy()
     answers["query vector(time())"]["warnings"] = ["store 10.1.1.1 did not answer\x1b[2J", 7]
