@@ -1,7 +1,8 @@
 """What a webhook is sent: JSON with ``$names`` in its strings, which are filled in after it was parsed.
 
 So whatever a value holds (quotes, line ends, braces of a process's name) the result is JSON.  A string that is one name and
-nothing else becomes that value itself: a number, a list or ``null``; within a longer string a list is one line for each.
+nothing else becomes that value itself: a number, a list or ``null``; within a longer string, and in what takes text alone
+(Slack, Teams), a list is one line for each.
 ``$$`` is a dollar sign.  Names are those of :data:`NAMES`; another one, or text that is no JSON, is a fault of the settings.
 """
 
@@ -113,10 +114,11 @@ def _slack(text: str) -> str:
 
 
 def _teams(text: str) -> str:
-    """Adaptive Cards read Markdown; what would be a link or a picture is none."""
-    return text.replace("[", "\\[")
+    """Adaptive Cards read Markdown: what would be a link or a picture is none, and a line ends with two line ends (one is a space)."""
+    return text.replace("[", "\\[").replace("\n", "\n\n")
 
 
+#: The presets of chats.  They take text alone: Adaptive Cards refuse a list as the text of a TextBlock, Slack one as that of an attachment.
 _ESCAPES: dict[str, Callable[[str], str]] = {"slack": _slack, "teams": _teams}
 
 
@@ -124,7 +126,7 @@ class Body:
     """A checked body: a preset's name, or the text of a JSON object.  Raises ValueError with all that is wrong."""
 
     def __init__(self, text: str) -> None:
-        self._escape = _ESCAPES.get(text, str)
+        self._escape, self._text_alone = _ESCAPES.get(text, str), text in _ESCAPES
         if text in _PRESETS:
             self._tree = _PRESETS[text]
         else:
@@ -152,7 +154,7 @@ class Body:
             return [self._filled(each, values) for each in node]
         if not isinstance(node, str):
             return node
-        if node[:1] == "$" and node[1:].strip("{}") in NAMES:
+        if not self._text_alone and node[:1] == "$" and node[1:].strip("{}") in NAMES:
             value = values[node[1:].strip("{}")]
             return value if isinstance(value, float | int | None) else self._each(value)
         lines = {name: self._text(value) for name, value in values.items()}

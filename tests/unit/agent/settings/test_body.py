@@ -49,6 +49,15 @@ def test_names_do_not_mention_people() -> None:
     assert "&lt;!channel&gt; &amp; &lt;@U1&gt;" in text
 
 
+def test_what_takes_text_alone_gets_a_line_for_each() -> None:
+    (card,) = filled("teams", effects=[], changes=["gcloud x", "gcloud y"])["attachments"]
+    blocks = [block["text"] for block in card["content"]["body"] if block["type"] == "TextBlock"]
+    assert all(isinstance(text, str) for text in blocks)
+    assert {"one\n\ntwo", "gcloud x\n\ngcloud y"} <= set(blocks)  # as Markdown has it
+    (attachment,) = filled("slack")["attachments"]
+    assert all(isinstance(text, str) for text in attachment.values())
+
+
 def test_a_value_has_a_bound() -> None:
     assert len(filled('{"a": "$title"}', title="x" * 99_999)["a"]) == MOST_VALUE
 
