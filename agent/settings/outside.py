@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from agent.settings.push import NO_POD_UID
 from agent.settings.schema import Config
 from probes.postgres.dsn import parse as parse_dsn
 from probes.store.failures import LinkFailed
@@ -21,6 +22,8 @@ def remarks(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
         yield from _of_redis(config, environ)
     if config.otlp.enabled:
         yield from _of_otlp(environ)
+    if config.alerts.kubernetes_events and not environ.get("POD_UID"):
+        yield f"alerts.kubernetes_events: {NO_POD_UID} (here)"
     webhook = config.webhook
     wanted = {"url": webhook.url, "token": webhook.token, "secret": webhook.secret, **webhook.headers}
     yield from _unset({f"webhook.{name}": place for name, place in wanted.items()}, environ)

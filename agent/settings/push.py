@@ -19,6 +19,8 @@ _OWN_HEADERS = frozenset(
 )
 #: Made of the finding and of where the agent runs.
 OWN_LABELS = ("alertname", "rule", "severity", "service", "revision", "instance", "environment")
+#: What Events lack then.
+NO_POD_UID = "POD_UID is not set; `kubectl describe pod` asks for Events by the pod's uid and shows none without it"
 
 
 def _place(text: str) -> str:
@@ -83,7 +85,7 @@ class Alerts(Section):
     timeout_seconds: float = Field(10.0, ge=0.5, le=60, description="Deadline of one request.")
     kubernetes_events: bool = Field(
         False,
-        description="Whether each is made an Event of the agent's pod; the service account needs `create` on `events` of `events.k8s.io`.",
+        description="Whether each is made an Event of the agent's pod; the service account needs `create` on `events` of `events.k8s.io`, and the container POD_NAME and POD_UID by the downward API.",
     )
 
 

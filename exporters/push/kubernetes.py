@@ -7,6 +7,7 @@ Where it may not make Events (403) that is said once, and no further one is trie
 from __future__ import annotations
 
 import json
+import logging
 import os
 import ssl
 import time
@@ -15,10 +16,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent.report import Report
+from agent.settings.push import NO_POD_UID
 from exporters.push.alerts import Alert, Place
 from exporters.push.outbox import Outbox
 from exporters.push.post import Answer, Client, Failed, Request
 from probes.kernel_files import read_text
+
+_log = logging.getLogger("stallscope.push")
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CONTROLLER = "stallscope"
@@ -41,6 +45,8 @@ class KubernetesOutput:
     ) -> None:
         self._place, self._client, self._environ, self._account, self._wall = place, client, environ, account, wall
         self._tls: ssl.SSLContext | None = None
+        if not environ.get("POD_UID"):
+            _log.warning("kubernetes events: %s", NO_POD_UID)
         self.pod = environ.get("POD_NAME") or environ.get("HOSTNAME", "")
         self.outbox = Outbox("kubernetes events", self._send, timeout=timeout, gives_up=(403,))
         self.outboxes = (self.outbox,)

@@ -726,3 +726,11 @@ def test_what_others_are_told_by_and_is_not_here_is_remarked_without_being_a_fau
                  "OTEL_EXPORTER_OTLP_TIMEOUT = '10': must be milliseconds"):  # fmt: skip
         assert each in told
     assert not list(remarks(config, {"HOOK": "http://a"}))[1:]
+
+
+def test_events_that_kubectl_describe_would_not_find_are_remarked() -> None:
+    config = load(None, {}, (("alerts.kubernetes_events", "true"),))
+    (told,) = remarks(config, {"POD_NAME": "shop-1"})
+    assert told.startswith("alerts.kubernetes_events: POD_UID is not set")
+    assert not list(remarks(config, {"POD_NAME": "shop-1", "POD_UID": "u"}))
+    assert not list(remarks(load(None, {}, ()), {}))

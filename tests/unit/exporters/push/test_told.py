@@ -197,6 +197,15 @@ def test_an_event_is_about_the_agents_pod_and_a_warning_until_it_is_over(tmp_pat
     assert "Raise or remove the CPU limit" in begun["note"]
 
 
+def test_an_event_without_the_pods_uid_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    begun, _ = events(tmp_path, {"POD_NAME": "shop-12-a"}, alert(), alert(ended=NOW, reason="r"))
+    assert "uid" not in begun["regarding"]
+    assert caplog.text.count("POD_UID is not set") == 1
+    caplog.clear()
+    events(tmp_path, {"POD_NAME": "shop-12-a", "POD_UID": "u"}, alert())
+    assert not caplog.text
+
+
 def test_a_note_has_the_bound_of_the_api_in_bytes(tmp_path: Path) -> None:
     long = alert(finding(), NOW, "ü" * 2000)
     (event,) = events(tmp_path, {}, long)
