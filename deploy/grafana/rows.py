@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from agent.views.stalled import NOT_STALLED
+
 ALERTS = 'ALERTS{alertname=~"Stallscope.*",alertstate="firing",job=~"$job"}'
 #: What tells revisions apart: a relabelled label, Cloud Run's by Google's collector, a Kubernetes ReplicaSet's.
 REVISIONS = ("revision", "revision_name", "pod_template_hash")
@@ -42,6 +44,11 @@ def of(metric: str, *more: str) -> str:
     return f"{metric}{{{','.join((*more, CHOSEN))}}}"
 
 
+def of_causes(metric: str) -> str:
+    """The same of findings that are no effect of another: what an effect holds up its cause does, and it must not be counted twice."""
+    return f"""{of(metric)} and ignoring (severity, explained_by) {of("stallscope_finding", 'explained_by=""')}"""
+
+
 def mean(metric: str, by: str, *more: str) -> Query:
     """The mean over the chosen instances, for each value of these labels."""
     names = "/".join(f"{{{{{name}}}}}" for name in by.split(", "))
@@ -66,6 +73,8 @@ def trip(server: str) -> tuple[Query, ...]:
 
 
 ALIVE = f"max without (version) ({of('stallscope_build_info')})"
+#: The parts that the agent counts as harm.
+STANDS_STILL = f'part!~"{"|".join(sorted(NOT_STALLED))}"'
 #: The share of the time in which something that is ready does not run.
 SUSPENDED = f"""1 - {of("stallscope_cpu_time_ratio", 'part="running"')}"""
 ROWS: dict[str, tuple[Panel, ...]] = {
@@ -87,15 +96,15 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Instances that were seen in the last hour and do not answer a scrape now.", "alarm", width=4, height=4,
         ),
         Panel(
-            "Threads, connections and waiters that stand still", (Query(f"sum({of('stallscope_finding_stalled')}) or vector(0)"),),
-            "Of all findings now.", "stat", width=8, height=4,
+            "Threads, connections and waiters that stand still", (Query(f"sum({of_causes('stallscope_finding_stalled')}) or vector(0)"),),
+            "For all causes now; what is the effect of another finding is left out, because it holds up the same.", "stat", width=8, height=4,
         ),
         Panel(
             "Findings now",
             (
                 Query(f"""count by (rule, severity) ({of("stallscope_finding", 'explained_by=""')})"""),
-                Query(f"sum by (rule) ({of('stallscope_finding_stalled')})"),
-                Query(f"max by (rule) ({of('stallscope_finding_share_ratio')})"),
+                Query(f"sum by (rule) ({of_causes('stallscope_finding_stalled')})"),
+                Query(f"max by (rule) ({of_causes('stallscope_finding_share_ratio')})"),
             ),
             "Causes, with the number of instances, what stands still for them, and the worst share. What is the effect of another "
             "finding is left out. `stallscope explain RULE` says what it means and what to change.", "table",
@@ -107,7 +116,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     ),
     "What stands still": (
         Panel(
-            "Stalled, by cause", (Query(f"""sum by (part) ({of("stallscope_stalled", 'part!~"running|idle|computes"')})""", "{{part}}"),),
+            "Stalled, by cause", (Query(f"sum by (part) ({of('stallscope_stalled', STANDS_STILL)})", "{{part}}"),),
             "Threads, connections and waiters for pools that stand still at any moment, by what holds them up.", "stacked",
         ),
         Panel("By group", (Query(f"sum by (group, part) ({of('stallscope_stalled')})", "{{group}}: {{part}}"),), "All of them: the parts of a group sum to its number.", "stacked"),

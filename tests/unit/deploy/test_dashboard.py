@@ -13,6 +13,7 @@ import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from agent.views.stalled import NOT_STALLED
 from deploy.grafana import dashboard, rows
 from tests.unit import reference
 
@@ -49,6 +50,21 @@ def test_every_query_asks_for_series_and_labels_that_exist(panel: str, query: st
     known = SCRAPED.union(*(series[name] for name in names))
     known |= {"alertname", "alertstate"} if "ALERTS" in query else set()
     assert set(labels_of(query)) <= known, panel
+
+
+def test_what_a_finding_holds_up_is_counted_for_its_cause_alone() -> None:
+    """An effect carries the same number once more, without a label that says so."""
+    cause = re.escape(' and ignoring (severity, explained_by) stallscope_finding{explained_by="",')
+    asked = [query for _, query in rows.queries() if re.search(r"\bstallscope_finding_(stalled|share_ratio)\b", query)]
+    assert len(asked) == 3
+    for query in asked:
+        assert re.search(r"stallscope_finding_\w+\{[^}]*\}" + cause, query), query
+
+
+def test_what_stands_still_is_what_the_agent_counts_as_harm() -> None:
+    (panel,) = (each for each in rows.ROWS["What stands still"] if each.title == "Stalled, by cause")
+    (left_out,) = re.findall(r'part!~"(.*?)"', panel.queries[0].expr)
+    assert set(left_out.split("|")) == NOT_STALLED
 
 
 def test_legends_name_labels_that_their_query_keeps() -> None:
