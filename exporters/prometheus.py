@@ -175,7 +175,7 @@ class ReportCollector:
         messages = CounterMetricFamily(
             "stallscope_push_messages",
             "Messages to those who are told without asking, by what became of them. dropped: there was no room, no time, or an "
-            "outage was too long; refused: it was not taken for good.",
+            "outage was too long; refused: it, or a part of it (OTLP's partial success), was not taken for good.",
             labels=["output", "outcome"],
         )
         waiting = GaugeMetricFamily("stallscope_push_waiting", "Messages that wait to be sent.", labels=["output"])

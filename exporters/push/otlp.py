@@ -138,6 +138,9 @@ class OtlpOutput:
 
         async def send(body: bytes, seconds: float) -> Answer:
             whole = body if endpoint.gzip else gzip.decompress(body)
-            return await self._client.send(Request(endpoint.url, headers, whole, tls=tls), seconds)
+            answer = await self._client.send(Request(endpoint.url, headers, whole, tls=tls), seconds)
+            if answer.status != 200:
+                return answer
+            return answer._replace(refused=self._messages.refused(signal, answer.body))
 
         return Outbox(f"otlp {signal}", send, timeout=endpoint.timeout, retried=RETRIED, clock=self._clock)

@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
@@ -27,12 +31,16 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
+from agent.settings.otel_environ import Signal
 from exporters.exposition import Metric as Family
+from probes.labels import printable
 
 #: The units of our names in UCUM.
 UNITS = {"seconds": "s", "bytes": "By", "ratio": "1", "cores": "{cpu}", "pages": "{page}"}
 #: Of OTLP's logs: INFO, WARN, ERROR.
 SEVERITIES = {"info": (9, "INFO"), "warning": (13, "WARN"), "critical": (17, "ERROR")}
+#: Characters of a collector's reason in the agent's log.
+MOST_REASON = 200
 _CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
 
 
@@ -70,6 +78,20 @@ def event(
     scope = ScopeLogs(scope=InstrumentationScope(name="stallscope", version=version), log_records=[record])
     logs = ResourceLogs(resource=_resource(resource), scope_logs=[scope])
     return bytes(ExportLogsServiceRequest(resource_logs=[logs]).SerializeToString())
+
+
+def refused(signal: Signal, answer: bytes) -> str:
+    """What was not taken of what a 200 answers, and why; empty where all was, or the answer is none of OTLP's."""
+    try:
+        if signal == "metrics":
+            points = ExportMetricsServiceResponse.FromString(answer).partial_success
+            number, because = points.rejected_data_points, points.error_message
+        else:
+            records = ExportLogsServiceResponse.FromString(answer).partial_success
+            number, because = records.rejected_log_records, records.error_message
+    except DecodeError:
+        return ""
+    return f"{number} of the {signal} rejected: {printable(because, MOST_REASON)}" if number > 0 else ""
 
 
 def _resource(attributes: Mapping[str, str]) -> Resource:

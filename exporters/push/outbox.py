@@ -148,9 +148,13 @@ class Outbox:
         except Exception as error:  # noqa: BLE001 - a defect here must not end the telling, and a text may hold a secret
             return self._failed(type(error).__name__, None)
         if 200 <= answer.status < 300:
-            self.delivered += 1
-            self._failing = ""
             self._backoff.succeeded()
+            if answer.refused:
+                self.refused += 1
+                self._tell(answer.refused, "not sent again")
+            else:
+                self.delivered += 1
+                self._failing = ""
             return False
         if answer.status in self._retried:
             return self._failed(f"answered {answer.status}", answer.retry_after)

@@ -44,11 +44,12 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What came back.  ``retry_after`` is in seconds, where it was told as a number."""
+    """What came back.  ``retry_after`` is in seconds, where it was told as a number; ``refused``: what was not taken although the status says yes."""
 
     status: int
     retry_after: float | None = None
     body: bytes = b""
+    refused: str = ""
 
 
 class Client:

@@ -15,8 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
 from opentelemetry.sdk.metrics.export import MetricsData
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -174,6 +177,43 @@ def test_metrics_are_sent_each_interval_and_nothing_is_caught_up(gzipped: bool) 
         assert plain([resource.resource]) == {(("service.name", "shop"),): resource.resource}
 
     asyncio.run(run())
+
+
+def rejecting(number: int, because: str = "limit\n") -> bytes:
+    answer = ExportMetricsServiceResponse()
+    answer.partial_success.rejected_data_points, answer.partial_success.error_message = number, because
+    return bytes(answer.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [
+        (rejecting(3), "refused"), (rejecting(0, "a remark"), "delivered"), (b"", "delivered"),
+        (b"{}", "delivered"), (b"\n<html>", "delivered"), (rejecting(3)[:-1], "delivered"),
+    ],
+)  # fmt: skip
+def test_what_a_collector_rejects_in_part_is_refused_and_told_once(
+    body: bytes, outcome: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> Mapping[str, int]:
+        raw = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        async with receiving(lambda _: raw) as receiver:
+            told = Told(to(receiver.url))
+            for told.now in (0.0, 60.0):
+                told.output.take(fixed.failing(), ())
+                await told.settle()
+            assert len(receiver.got) == 2
+            return next(box.counts for box in told.output.outboxes if box.name == "otlp metrics")
+
+    assert asyncio.run(run())[outcome] == 2
+    said = [record.getMessage() for record in caplog.records]
+    assert said == (["otlp metrics: 3 of the metrics rejected: limit?; not sent again"] if outcome == "refused" else [])
+
+
+def test_an_event_may_be_rejected_too() -> None:
+    answer = ExportLogsServiceResponse()
+    answer.partial_success.rejected_log_records = 1
+    assert otlp_messages.refused("logs", answer.SerializeToString()).startswith("1 of the logs rejected")
 
 
 def test_a_finding_is_told_at_its_begin_when_its_cause_is_known_and_at_its_end() -> None:
