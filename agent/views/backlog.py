@@ -7,9 +7,11 @@ that rate, does not gather.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from agent.history import History, once
+from agent.views import growth
+from agent.views.growth import slope
 from probes.app.processes import ProcessesReading
 from probes.host.cgroup import CgroupReading
 from probes.logs.collector_names import DROPS_AT_ENTRANCE
@@ -24,8 +26,6 @@ NOWHERE = frozenset({"null", "terminal"})
 STDOUT = "stdout"
 
 _UNKNOWN = Backing("unknown", "its source does not say where it waits")
-#: A rate rests on this many readings at least.
-_LEAST_READINGS = 2
 _LEAST_COVERAGE = 0.5
 #: Samples of which the rates are: a service that fell silent is told from a slow one while the span still holds the time before.
 _LATEST = 3
@@ -207,22 +207,25 @@ def _stuck(queue: str, readings: Sequence[BacklogReading]) -> float | None:
     return found
 
 
+def mark_growth(history: History, files: Backlog) -> float | None:
+    """Bytes per second by which these files, with those that are deleted and held open, passed their own high-water mark.
+
+    Deleted ones are not told in every look: only those count that tell as much as the latest.
+    """
+    found = []
+    for reading in history.window(BacklogReading, growth.MARK_SECONDS, files.source):
+        size, deleted = _of(reading.waiting_bytes, files.queue), _of(reading.deleted_bytes, files.queue)
+        if size is not None and (deleted is None) == (files.deleted_bytes is None):
+            found.append((reading.taken, size + (deleted or 0.0)))
+    return growth.mark_growth(found)
+
+
 def app_group(history: History) -> str | None:
     """Target of the cgroup readings that the app is in; ``None`` where that is not known."""
     if history.latest(CgroupReading, "app") is not None:
         return "app"
     owners = history.latest(ProcessesReading)
     return "" if owners is not None and owners.own_group else None
-
-
-def slope(points: Collection[tuple[float, float | None]]) -> float | None:
-    """Least-squares slope of (seconds, value), per second; ``None`` below two known points."""
-    known = [(t, v) for t, v in points if v is not None]
-    if len(known) < _LEAST_READINGS:
-        return None
-    t0, v0 = sum(t for t, _ in known) / len(known), sum(v for _, v in known) / len(known)
-    spread = sum((t - t0) ** 2 for t, _ in known)
-    return sum((t - t0) * (v - v0) for t, v in known) / spread if spread else None
 
 
 def _of(field: Mapping[str, float] | None, key: str) -> float | None:

@@ -3,8 +3,7 @@
 The memory of a runtime with a garbage collector goes up and down by itself, and a start fills some of it and stops.  So two
 growths are asked.  That of the *floor*: the slower of the least-squares slope and of what the lowest point gained from the first
 half of the span to the second.  And that of the *high-water mark*: by how much the latest half minute went above everything
-before it.  A saw passes its own mark in its first turn only, a leak with a saw on it at each of its peaks, and what has
-stopped to grow half a minute ago at none.  Simulated (tests/unit/agent/views/test_memory.py): of saws of 60 to 450 s the
+before it (:mod:`agent.views.growth`).  Simulated (tests/unit/agent/views/test_memory.py): of saws of 60 to 450 s the
 floor alone called 3 to 80 % of the samples full within ten minutes, with the mark 1 to 23 %; leaks are found as early.
 
 What counts as used is what the kernel cannot give back: the page cache of files on disks does not kill anybody, nor does the
@@ -17,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from agent.history import History, once
-from agent.views.backlog import slope
+from agent.views.growth import MARK_SECONDS, mark_growth, slope
 from probes.host.cgroup import CgroupReading
 from probes.record import dataclass
 
@@ -29,8 +28,6 @@ HEAPS, FILES, KERNEL = (
     "files in memory and shared memory",
     "the kernel's own memory (sockets, page tables, pipes)",
 )
-#: What the high-water mark is of, and the part of it in which a new one must stand.
-MARK_SECONDS, NEW_SECONDS = 600.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +117,7 @@ def _level(
         level,
         limit,
         _sure_growth(points[-count:]),
-        _mark_growth(known),
+        mark_growth(known),
         _of(readings[-1].memory_shmem_bytes, path),
         sure,
         path,
@@ -159,14 +156,6 @@ def _sure_growth(points: Sequence[tuple[float, float]]) -> float | None:
         return None
     floor = (min(halves[1]) - min(halves[0])) / (middle - points[0][0])
     return max(0.0, min(floor, slope(points) or 0.0))
-
-
-def _mark_growth(points: Sequence[tuple[float, float]]) -> float | None:
-    begin = points[-1][0] - NEW_SECONDS
-    before = [value for taken, value in points if taken <= begin]
-    if not before:
-        return None
-    return max(0.0, max(value for taken, value in points if taken > begin) - max(before)) / NEW_SECONDS
 
 
 def _of(field: Mapping[str, float] | None, key: str) -> float | None:

@@ -20,7 +20,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from agent.views.backlog import slope
+from agent.views.growth import slope
 from tests.lab.cloud_logging import Entry, waiting
 from tests.lab.score import SPOILT_SHARE
 from tests.lab.table import markdown

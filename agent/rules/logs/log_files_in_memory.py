@@ -2,9 +2,15 @@
 
 Files that nobody named are seen by the group's own count of what it holds in memory: where that is small none of them can be
 large, where it is more than what the named ones hold nobody knows what it is.
+
+Files that are rotated grow most of the time and get no larger, so they have room for as long as they stay below their own
+high-water mark.  Where their file system takes less than the memory limit leaves, that limit is never reached by them.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
 
 from agent.history import History
 from agent.report import Advice, Evidence
@@ -24,7 +30,7 @@ LARGE = Threshold(
 )
 PART = Threshold("or instead: their share of the memory limit, at least", 0.1, "ratio", "the app lacks it")
 SOON = Threshold(
-    "or instead: time until the memory limit is reached at the present growth, at most",
+    "or instead: time until the memory limit is reached, or the end of their file system, at the present growth, at most",
     3600.0,
     "seconds",
     "files grow until somebody deletes them",
@@ -47,21 +53,45 @@ def _files(history: History, queue: backlog.Backlog, memory: Memory | None) -> J
         return Absent(f"{queue.name} is on disk: {queue.backing.because}", (where,))
     if queue.backing.medium == "unknown":
         return Unknown(f"{queue.name}: {queue.backing.because}", code=Code.CANNOT_COUNT)
-    size, growth = (queue.waiting_bytes or 0.0) + (queue.deleted_bytes or 0.0), queue.growth_bytes or 0.0
-    text = f"{queue.name} holds {words.megabytes(size)} in memory and grows by {growth / 1e3:.0f} kB per second"
+    size, end = (queue.waiting_bytes or 0.0) + (queue.deleted_bytes or 0.0), _end(history, queue, memory)
+    text = f"{queue.name} holds {words.megabytes(size)} in memory and grows by {(queue.growth_bytes or 0.0) / 1e3:.0f} kB per second"
     evidence = [Evidence(text, size, "bytes"), where]
     if queue.deleted_bytes:
         held = f"of it {words.megabytes(queue.deleted_bytes)} are in deleted files that a process holds open"
         evidence.append(Evidence(held, queue.deleted_bytes, "bytes"))
-    room = (memory.limit - memory.used) if memory else queue.most_bytes and queue.most_bytes - size
-    soon = bool(room) and growth > 0 and (room or 0.0) / growth <= SOON.value
-    if size < LARGE.value and not soon and not (memory and size >= PART.value * memory.limit):
+    if size < LARGE.value and end is None and not (memory and size >= PART.value * memory.limit):
         return Absent(text, tuple(evidence))
-    if soon:
-        evidence.append(Evidence(f"at this growth the room is used up in {words.duration((room or 0.0) / growth)}"))
-    return Present("critical" if soon else "warning", SURE, "the app", (*evidence, *queues.until_limit(memory, "the app's group")), Advice(
+    if end is not None:
+        evidence.append(Evidence(f"at this growth {end.what} in {words.duration(end.seconds)}", end.seconds, "seconds"))
+    if memory is not None and (end is None or end.of_memory):
+        evidence += queues.until_limit(memory if end else replace(memory, growth=None), "the app's group")
+    return Present("critical" if end is not None and end.of_memory else "warning", SURE, "the app", tuple(evidence), Advice(
         ADVICE, (*raising.onto_disk(history), *advice.changes("directory")), "a volume on a disk", "more memory: files grow until they are deleted",
     ))  # fmt: skip
+
+
+class _End(NamedTuple):
+    """What the growth of the files comes to first."""
+
+    seconds: float
+    of_memory: bool
+    """The memory limit, at which somebody is killed; else their file system, which takes no more then."""
+    what: str
+
+
+def _end(history: History, queue: backlog.Backlog, memory: Memory | None) -> _End | None:
+    """``None`` where it is not soon, or not known."""
+    growth = min(queue.growth_bytes or 0.0, backlog.mark_growth(history, queue) or 0.0)
+    rooms = []
+    if memory is not None:
+        rooms.append((max(0.0, memory.limit - memory.used), True, "the room is used up"))
+    if queue.most_bytes is not None:
+        left = max(0.0, queue.most_bytes - (queue.waiting_bytes or 0.0))
+        rooms.append((left, False, f"their file system, which takes {words.megabytes(left)} more, is full"))
+    if growth <= 0 or not rooms:
+        return None
+    room, of_memory, what = min(rooms, key=lambda each: each[0])
+    return _End(room / growth, of_memory, what) if room / growth <= SOON.value else None
 
 
 def _unnamed(history: History, memory: Memory | None, named: Absent | None) -> Judgement:

@@ -14,7 +14,8 @@ from agent.rules.confidence import measured
 from agent.rules.logs import queues
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import backlog, place
-from agent.views.memory import NEW_SECONDS, Memory, group_memory
+from agent.views.growth import NEW_SECONDS
+from agent.views.memory import Memory, group_memory
 from probes.app.processes import ProcessesReading
 from probes.host.cgroup import CgroupReading
 from probes.reading import Code, Unseen

@@ -18,7 +18,8 @@ from agent.rules.logs import RULES as LOG_RULES
 from agent.rules.logs.advice import CHANGES
 from agent.rules.logs.untold import KNOWN, NEWER_HOOK, TO_STDOUT_ALONE
 from agent.rules.rule import Absent, Judgement, Present, Unknown
-from agent.views.backlog import queues, slope
+from agent.views.backlog import queues
+from agent.views.growth import slope
 from agent.views.memory import Memory, group_memory
 from exporters.console import render
 from probes.app.processes import ProcessesReading
@@ -206,6 +207,7 @@ SCENES: dict[tuple[str, str], tuple[Callable[[], Logs], type]] = {
     ("log_files_in_memory", "deleted and held open"): (lambda: _files(waiting_bytes=0.0, deleted_bytes=200 * MB), Present),
     ("log_files_in_memory", "a tenth of the limit"): (lambda: _files(waiting_bytes=60 * MB).at_once().memory(60, used=100 * MB), Present),
     ("log_files_in_memory", "small and rotated"): (lambda: _files(waiting_bytes=sawtooth(1 * MB, 3 * MB, 17)), Absent),
+    ("log_files_in_memory", "soon more than their file system takes"): (lambda: _files(waiting_bytes=grows(3e4, 3 * MB), most_bytes=16 * MB).at_once().memory(60, used=grows(3e4, 160 * MB)), Present),
     ("log_files_in_memory", "large, on disk"): (lambda: _files(waiting_bytes=2000 * MB, backing=DISK), Absent),
     ("log_files_in_memory", "none is named, and the group has none"): (lambda: Logs().memory(used=100 * MB, shared=1 * MB), Absent),
     ("log_files_in_memory", "none is named, and the group has some"): (lambda: Logs().memory(used=200 * MB, shared=100 * MB), Unknown),
@@ -283,6 +285,56 @@ def test_every_rule_has_its_four_cases() -> None:
         verdicts = [verdict for (name, _), (_, verdict) in SCENES.items() if name == rule.id]
         assert {Present, Absent, Unknown} <= set(verdicts), rule.id
         assert len(verdicts) >= 4, rule.id
+
+
+def _of_files(seconds: float, size: Callable[[float], float], limit: float = 512 * MB, **more: Any) -> list[Judgement]:
+    """What is said each ten seconds of files in a group that holds 100 MB of other things."""
+    logs, found = Logs(), []
+    for _ in range(round(seconds / 10)):
+        before = logs.clock()
+        logs.run(10, kind="directory", source="app", queue="app", backing=TMPFS, waiting_bytes=size, **more)
+        logs.clock.now = before
+        found.append(logs.memory(10, used=lambda s: 100 * MB + size(s), limit=limit).judge("log_files_in_memory"))
+    return found
+
+
+@pytest.mark.parametrize("period", [43, 87, 200, 333, 500])
+def test_files_that_are_rotated_fill_nothing_after_their_first_turn(period: float) -> None:
+    later = _of_files(1500, sawtooth(4 * MB, 24 * MB, period), limit=256 * MB)[round(period / 10) + 1 :]
+    assert {type(judgement) for judgement in later} == {Absent}
+
+
+def test_files_that_are_deleted_and_held_open_are_not_taken_for_rotated_ones() -> None:
+    found = _of_files(
+        590, sawtooth(10 * MB, 20 * MB, 200), limit=256 * MB, deleted_bytes=lambda s: 10 * MB * (s // 200)
+    )[-1]
+    assert isinstance(found, Present)
+    assert found.severity == "critical"
+
+
+def test_large_files_that_are_rotated_are_said_to_be_large_and_not_to_reach_the_limit() -> None:
+    found = _of_files(900, sawtooth(100 * MB, 110 * MB, 200))[-1]
+    assert isinstance(found, Present)
+    assert found.severity == "warning"
+    assert found.evidence[-1].text == "the app's group uses 205 MB of 512 MB"
+
+
+@pytest.mark.parametrize("limit", [256 * MB, None])
+def test_of_files_that_fill_a_small_file_system_no_memory_limit_is_spoken_of(limit: float | None) -> None:
+    logs = _files(waiting_bytes=grows(3e4, 3 * MB), most_bytes=16 * MB)
+    found = present(logs.at_once().memory(60, used=grows(3e4, 160 * MB), limit=limit), "log_files_in_memory")
+    assert found.severity == "warning"
+    assert [each.text for each in found.evidence[1:]] == [
+        TMPFS.because,
+        "at this growth their file system, which takes 11 MB more, is full in 6 min",
+    ]
+
+
+def test_files_on_a_large_file_system_come_to_the_memory_limit_first() -> None:
+    logs = _files(waiting_bytes=grows(3e4, 3 * MB), most_bytes=1000 * MB)
+    found = present(logs.at_once().memory(60, used=grows(3e4, 160 * MB), limit=256 * MB), "log_files_in_memory")
+    assert found.severity == "critical"
+    assert found.evidence[-1].text.endswith("is at its limit in 52 min")
 
 
 def present(logs: Logs, rule: str) -> Present:
