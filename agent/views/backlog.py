@@ -3,6 +3,9 @@
 Rates are least-squares slopes, because one pair of samples catches a burst.  A burst that is being delivered still has a
 slope that rises, as long as the span holds the calm before it: what falls from one sample to the next, and is gone soon at
 that rate, does not gather.
+
+Of files of which a look saw a part only, because there are more than can be looked at in its time, the part differs from look
+to look: it is a size that they have at least, and no point of a line.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from probes.app.processes import ProcessesReading
 from probes.host.cgroup import CgroupReading
 from probes.logs.collector_names import DROPS_AT_ENTRANCE
 from probes.logs.reading import Backing, BacklogReading
+from probes.reading import Code
 from probes.record import dataclass
 
 PIPES = frozenset({"pipe", "socket"})
@@ -45,6 +49,8 @@ class Backlog:
     """What ``entries`` counts where that is not single entries: "batches", "chunks"."""
     entries: float | None
     waiting_bytes: float | None
+    part: bool
+    """Whether ``waiting_bytes`` is of a part of the files."""
     deleted_bytes: float | None
     oldest_seconds: float | None
     stuck_seconds: float | None
@@ -160,13 +166,13 @@ def _queue(queue: str, source: str, readings: Sequence[BacklogReading], longer: 
     longest, at = max(
         ((n, r.taken) for r in readings if (n := _of(r.full_seconds, queue)) is not None), default=(None, latest.taken)
     )
-    falling, begun = _falling([(r.taken, _of(r.entries, queue), _of(r.waiting_bytes, queue)) for r in readings[-2:]])
+    falling, begun = _falling([(r.taken, _of(r.entries, queue), _whole(r, queue)) for r in readings[-2:]])
     return Backlog(
         source, queue, latest.kinds[queue], latest.backing.get(queue, _UNKNOWN), latest.units.get(queue, "entries"),
-        entries=now("entries"), waiting_bytes=now("waiting_bytes"), deleted_bytes=now("deleted_bytes"),
+        entries=now("entries"), waiting_bytes=now("waiting_bytes"), part=_cut(latest, queue), deleted_bytes=now("deleted_bytes"),
         oldest_seconds=now("oldest_seconds"), stuck_seconds=_stuck(queue, [r for r in longer if queue in r.kinds]), most_entries=now("most_entries"), most_bytes=now("most_bytes"),
         growth=slope([(r.taken, _of(r.entries, queue)) for r in readings]),
-        growth_bytes=slope([(r.taken, _of(r.waiting_bytes, queue)) for r in readings]),
+        growth_bytes=slope([(r.taken, _whole(r, queue)) for r in readings]),
         arrival=rate("arrived"), drain=rate("drained"),
         dropped=sum(each("dropped")), refused=sum(each("refused")), errors=sum(each("errors")),
         falling=falling, begun=begun,
@@ -214,7 +220,7 @@ def mark_growth(history: History, files: Backlog) -> float | None:
     """
     found = []
     for reading in history.window(BacklogReading, growth.MARK_SECONDS, files.source):
-        size, deleted = _of(reading.waiting_bytes, files.queue), _of(reading.deleted_bytes, files.queue)
+        size, deleted = _whole(reading, files.queue), _of(reading.deleted_bytes, files.queue)
         if size is not None and (deleted is None) == (files.deleted_bytes is None):
             found.append((reading.taken, size + (deleted or 0.0)))
     return growth.mark_growth(found)
@@ -226,6 +232,16 @@ def app_group(history: History) -> str | None:
         return "app"
     owners = history.latest(ProcessesReading)
     return "" if owners is not None and owners.own_group else None
+
+
+def _cut(reading: BacklogReading, queue: str) -> bool:
+    """Whether it saw a part of these files, so that what came since the look before is not told."""
+    unseen = reading.unseen.get("arrived_bytes")
+    return reading.kinds.get(queue) in FILES and unseen is not None and unseen.code is Code.PARTIAL
+
+
+def _whole(reading: BacklogReading, queue: str) -> float | None:
+    return None if _cut(reading, queue) else _of(reading.waiting_bytes, queue)
 
 
 def _of(field: Mapping[str, float] | None, key: str) -> float | None:

@@ -36,6 +36,8 @@ SOON = Threshold(
     "files grow until somebody deletes them",
 )
 NAME_IT = "logs.files.NAME = DIRECTORY of the log files"
+TOO_MANY = "there are more files than one look can count"
+FEWER = "delete old log files, or move them to a directory of their own"
 SURE = measured(2, 2)
 
 
@@ -54,13 +56,15 @@ def _files(history: History, queue: backlog.Backlog, memory: Memory | None) -> J
     if queue.backing.medium == "unknown":
         return Unknown(f"{queue.name}: {queue.backing.because}", code=Code.CANNOT_COUNT)
     size, end = (queue.waiting_bytes or 0.0) + (queue.deleted_bytes or 0.0), _end(history, queue, memory)
-    text = f"{queue.name} holds {words.megabytes(size)} in memory and grows by {(queue.growth_bytes or 0.0) / 1e3:.0f} kB per second"
+    text = f"{queue.name} holds {'at least ' if queue.part else ''}{words.megabytes(size)} in memory"
+    if queue.growth_bytes is not None:
+        text += f" and grows by {queue.growth_bytes / 1e3:.0f} kB per second"
     evidence = [Evidence(text, size, "bytes"), where]
     if queue.deleted_bytes:
         held = f"of it {words.megabytes(queue.deleted_bytes)} are in deleted files that a process holds open"
         evidence.append(Evidence(held, queue.deleted_bytes, "bytes"))
     if size < LARGE.value and end is None and not (memory and size >= PART.value * memory.limit):
-        return Absent(text, tuple(evidence))
+        return Unknown(f"{text}: {TOO_MANY}", FEWER, Code.PARTIAL) if queue.part else Absent(text, tuple(evidence))
     if end is not None:
         evidence.append(Evidence(f"at this growth {end.what} in {words.duration(end.seconds)}", end.seconds, "seconds"))
     if memory is not None and (end is None or end.of_memory):
@@ -80,7 +84,7 @@ class _End(NamedTuple):
 
 
 def _end(history: History, queue: backlog.Backlog, memory: Memory | None) -> _End | None:
-    """``None`` where it is not soon, or not known."""
+    """``None`` where it is not soon, or not known: of a part of the files it is not told what their file system takes."""
     growth = min(queue.growth_bytes or 0.0, backlog.mark_growth(history, queue) or 0.0)
     rooms = []
     if memory is not None:
@@ -88,7 +92,7 @@ def _end(history: History, queue: backlog.Backlog, memory: Memory | None) -> _En
     if queue.most_bytes is not None:
         left = max(0.0, queue.most_bytes - (queue.waiting_bytes or 0.0))
         rooms.append((left, False, f"their file system, which takes {words.megabytes(left)} more, is full"))
-    if growth <= 0 or not rooms:
+    if growth <= 0 or not rooms or queue.part:
         return None
     room, of_memory, what = min(rooms, key=lambda each: each[0])
     return _End(room / growth, of_memory, what) if room / growth <= SOON.value else None

@@ -17,7 +17,7 @@ from probes.logs.file_scan import ENTRIES_AT_ONCE, MOST_DEPTH, MOST_ENTRIES, MOS
 from probes.logs.files import FilesProbe
 from probes.logs.reading import BacklogReading
 from probes.logs.storage import Backings
-from probes.reading import NoData
+from probes.reading import Code, NoData
 from tests.unit.builders import FakeClock
 
 
@@ -217,6 +217,7 @@ def test_of_a_huge_directory_a_part_is_reported_and_growth_is_not(tmp_path: Path
         assert reading.most_bytes is None
         for name in ("files", "waiting_bytes", "arrived_bytes"):
             assert reading.unseen[name] == f"more than {MOST_ENTRIES} files: only so many were counted"
+            assert reading.unseen[name].code is Code.PARTIAL
     (watched.logs / "0.log").unlink()
     assert "first whole scan" in watched.read().unseen["arrived_bytes"]
     assert watched.grown() == 0

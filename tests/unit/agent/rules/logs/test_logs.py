@@ -39,6 +39,7 @@ SENDS = Loggers(7, "node", elsewhere=("http", "tcp"))
 UNREAD = Loggers(7, "node", known=("winston",), unread=("winston's LokiTransport",))
 #: What a look at one queue told: numbers by field, as functions of the seconds since the first look.
 HIDDEN = Unseen("the descriptors of process 9 may not be looked at", Code.NOT_PERMITTED)
+CUT = Unseen("more than 255 files: only so many were counted", Code.PARTIAL)
 TOO_MANY = Unseen("the app has 70 processes", Code.PARTIAL)
 Numbers = Mapping[str, Callable[[float], float] | float]
 
@@ -56,9 +57,14 @@ class Logs:
         self, seconds: float = 60.0, *, kind: str = "google-cloud-logging", source: str = "hooks", queue: str = "orders/log",
         backing: Backing | None = MEMORY, unit: str = "", lost: Mapping[str, float] | None = None,
         silent: Mapping[str, float] | None = None, loggers: Loggers | None = None, unheard: float = 0.0,
-        left_out: int = 0, overflowed: float = 0.0, unseen: Unseen | None = None, **numbers: Any,
+        left_out: int = 0, overflowed: float = 0.0, unseen: Unseen | None = None, cut: bool = False, **numbers: Any,
     ) -> Logs:  # fmt: skip
-        """Look at one queue for so long; of each number a value, or a function of the seconds since the start."""
+        """Look at one queue for so long; of each number a value, or a function of the seconds since the start.
+
+        ``cut`` is what a look at files tells that saw a part of them.
+        """
+        lacks = dict.fromkeys(("waiting_bytes", "arrived_bytes"), CUT) if cut else {}
+        lacks |= {} if unseen is None else {"waiting_bytes": unseen}
         for _ in range(round(seconds / 10)):
             now = self.clock.advance(10.0)
             told = {name: float(n(now - self.began) if callable(n) else n) for name, n in numbers.items()}
@@ -70,7 +76,7 @@ class Logs:
                     taken=now,
                     before=now - 10.0,
                     otherwise="",
-                    unseen={} if unseen is None else {"waiting_bytes": unseen},
+                    unseen=lacks,
                     lost_at_exit=lost,
                     silent_entries=silent,
                     loggers={"orders": loggers} if loggers is not None else {},
@@ -208,6 +214,8 @@ SCENES: dict[tuple[str, str], tuple[Callable[[], Logs], type]] = {
     ("log_files_in_memory", "a tenth of the limit"): (lambda: _files(waiting_bytes=60 * MB).at_once().memory(60, used=100 * MB), Present),
     ("log_files_in_memory", "small and rotated"): (lambda: _files(waiting_bytes=sawtooth(1 * MB, 3 * MB, 17)), Absent),
     ("log_files_in_memory", "soon more than their file system takes"): (lambda: _files(waiting_bytes=grows(3e4, 3 * MB), most_bytes=16 * MB).at_once().memory(60, used=grows(3e4, 160 * MB)), Present),
+    ("log_files_in_memory", "a part of them is large"): (lambda: _files(waiting_bytes=200 * MB, cut=True), Present),
+    ("log_files_in_memory", "a part of them is small"): (lambda: _files(waiting_bytes=17 * MB, cut=True), Unknown),
     ("log_files_in_memory", "large, on disk"): (lambda: _files(waiting_bytes=2000 * MB, backing=DISK), Absent),
     ("log_files_in_memory", "none is named, and the group has none"): (lambda: Logs().memory(used=100 * MB, shared=1 * MB), Absent),
     ("log_files_in_memory", "none is named, and the group has some"): (lambda: Logs().memory(used=200 * MB, shared=100 * MB), Unknown),
@@ -317,6 +325,38 @@ def test_large_files_that_are_rotated_are_said_to_be_large_and_not_to_reach_the_
     assert isinstance(found, Present)
     assert found.severity == "warning"
     assert found.evidence[-1].text == "the app's group uses 205 MB of 512 MB"
+
+
+@pytest.mark.parametrize("looks", ["cccwww", "wwwccc", "cwcwcw", "wccccw", "cccccw"])
+def test_a_part_of_the_files_and_all_of_them_are_no_growth(looks: str) -> None:
+    """Of 600 files that nobody writes to some looks see 255: their time is up."""
+    logs = Logs()
+    for look in looks:
+        cut = look == "c"
+        size = 17 * MB if cut else 39 * MB
+        logs.run(10, kind="directory", source="app", queue="app", backing=TMPFS, waiting_bytes=size, cut=cut)
+    (files,) = queues(logs.history, 60.0)
+    assert not files.growth_bytes
+    assert files.falling is None
+    judgement = logs.at_once().memory(60, used=170 * MB, shared=39 * MB).judge("log_files_in_memory")
+    assert isinstance(judgement, Unknown if looks[-1] == "c" else Absent), judgement
+
+
+def test_files_of_which_all_are_seen_now_and_then_grow_as_those_looks_say() -> None:
+    logs = Logs()
+    for look in range(1, 19):
+        cut = look % 3 != 0
+        size = 1e6 * look * (0.4 if cut else 1.0)
+        logs.run(10, kind="directory", source="app", queue="app", backing=TMPFS, waiting_bytes=size, cut=cut)
+    (files,) = queues(logs.history, 60.0)
+    assert files.growth_bytes == pytest.approx(1e5)
+    logs.at_once().memory(180, used=grows(1e5, 100 * MB), limit=256 * MB)
+    assert present(logs, "log_files_in_memory").severity == "critical"
+    logs.clock.now -= 10
+    logs.run(10, kind="directory", source="app", queue="app", backing=TMPFS, waiting_bytes=7.6 * MB, cut=True)
+    judgement = logs.judge("log_files_in_memory")
+    assert isinstance(judgement, Unknown)
+    assert judgement.code is Code.PARTIAL
 
 
 @pytest.mark.parametrize("limit", [256 * MB, None])
