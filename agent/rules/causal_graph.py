@@ -30,6 +30,7 @@ class Case(Enum):
     ON_A_CLOCK = "the gaps end on the clock of a CPU limit"
     LOGS_MEANWHILE = "slow log calls take at least half of the time in which the event loop is late"
     CPU_TAKEN = "the app's CPU is taken away at least as much as it runs"
+    LOGS_FILL = "the app's queue is at least half of what its group's memory uses or grows by, or reports no bytes"
     CPU_WITHHELD = "the app's CPU is taken away most of the time and what waits still moves"
 
 
@@ -111,7 +112,8 @@ GRAPH = CausalGraph((
     Link(("waiting_for_database", "client_cpu_bound"), ("accept_queue_full",),
          "workers that wait for the database, or compute, accept nobody"),
     Link(("client_cpu_bound",), ("client_not_reading", "pool_saturated"), "a thread that computes reads no reply and gives no connection back"),
-    Link(("log_queue_in_memory",), ("memory_near_limit", "log_delivery_late"), "what waits is memory, and arrives late"),
+    Link(("log_queue_in_memory",), ("memory_near_limit",), "what waits is memory", Case.LOGS_FILL),
+    Link(("log_queue_in_memory",), ("log_delivery_late",), "what waits arrives late"),
     Link(("log_files_in_memory",), ("memory_near_limit",), "files on a file system in memory count against the limit"),
     Link(("log_quota_exceeded",), ("log_delivery_late", "log_entries_dropped"), "refused entries are sent again later, or lost"),
 ))  # fmt: skip

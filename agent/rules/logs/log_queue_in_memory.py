@@ -80,7 +80,9 @@ def _queue(history: History, queue: backlog.Backlog) -> Judgement:
         return Unknown(
             f"{text}; whether in memory is not known: {queue.backing.because}", "set logs.medium", Code.CANNOT_COUNT
         )
-    memory = group_memory(history, GROWTH_SPAN, backlog.app_group(history), since=queue.oldest_seconds)
+    group = backlog.app_group(history) if queues.in_app(queue) else None
+    memory = group_memory(history, GROWTH_SPAN, group, since=queue.oldest_seconds)
+    memory = memory if memory is not None and queues.fills(queue, memory) else None
     left = memory.seconds_to_limit if memory else None
     held = queues.withheld(history) if queue.drain else None  # nothing goes: that is not for want of CPU alone
     bad = _age(queue) >= ANCIENT.value or (left is not None and left <= SOON.value)
@@ -150,7 +152,7 @@ RULE = Rule(
     meaning="A queue in the app or a collector takes in more than it delivers; what waits is memory, and dies with the process.",
     disproof="in the next sample the queue is empty, while as much is logged",
     needs=(BacklogReading,),
-    thresholds=(OLD, GROWING, DEEP, HEAVY, ANCIENT, FEW, SOON, queues.WITHHELD),
+    thresholds=(OLD, GROWING, DEEP, HEAVY, ANCIENT, FEW, SOON, queues.FILLS, queues.WITHHELD),
     confidences=(BY_AGE, BY_DEPTH),
     span_seconds=SPAN,
     judge=_judge,

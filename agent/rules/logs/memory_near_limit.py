@@ -10,8 +10,9 @@ from __future__ import annotations
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules import raising, words
+from agent.rules.causal_graph import Case
 from agent.rules.confidence import measured
-from agent.rules.logs import queues
+from agent.rules.logs import log_queue_in_memory, queues
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import backlog, place
 from agent.views.growth import NEW_SECONDS
@@ -71,12 +72,25 @@ def _judge(history: History) -> Judgement:
         )
     if killed:
         evidence.append(Evidence(f"the kernel killed {killed:.0f} of its processes in the last two minutes", killed))
-    return Present("critical" if soon or killed else "warning", SURE, "the app" if target else place.scope(history), (*evidence, *_what_grows(history, memory)), Advice(
+    return Present("critical" if soon or killed else "warning", SURE, "the app" if target else place.scope(history), (*evidence, *_what_grows(history, memory, target)), Advice(
         ADVICE, raising.raise_memory(history, memory, target), "memory is reserved and billed", "more CPU, a faster database",
-    ))  # fmt: skip
+    ), cases=(Case.LOGS_FILL,) if _logs_fill(history, target) else ())  # fmt: skip
 
 
-def _what_grows(history: History, memory: Memory) -> list[Evidence]:
+def _logs_fill(history: History, target: str) -> bool:
+    """Whether a queue that gathers is large enough for this group's memory, both over the queues' span."""
+    memory = group_memory(history, log_queue_in_memory.SPAN, target)
+    waits = filter(log_queue_in_memory.gathers, _queues(history, log_queue_in_memory.SPAN, target))
+    return memory is not None and any(queues.fills(queue, memory) for queue in waits)
+
+
+def _queues(history: History, seconds: float, target: str) -> list[backlog.Backlog]:
+    """Those whose entries wait in this group's memory."""
+    here = backlog.queues(history, seconds) if backlog.app_group(history) == target else []
+    return [queue for queue in here if queues.in_app(queue) and queue.backing.medium == "memory"]
+
+
+def _what_grows(history: History, memory: Memory, target: str) -> list[Evidence]:
     """What of it can be named: the kind of memory that grows, files in memory, queues of logs, processes."""
     found = []
     if memory.grows is not None:
@@ -90,8 +104,7 @@ def _what_grows(history: History, memory: Memory) -> list[Evidence]:
                 "bytes",
             )
         )
-    inside = (q for q in backlog.queues(history, SPAN) if q.kind not in backlog.FILES and q.backing.medium == "memory")
-    deep = max(inside, key=lambda q: (q.waiting_bytes or 0.0, q.entries or 0.0), default=None)
+    deep = max(_queues(history, SPAN, target), key=lambda q: (q.waiting_bytes or 0.0, q.entries or 0.0), default=None)
     if deep is not None and (deep.waiting_bytes or deep.entries):
         size = words.megabytes(deep.waiting_bytes) if deep.waiting_bytes else f"{deep.entries:.0f} {deep.unit}"
         found.append(Evidence(f"{size} wait in {deep.name}", deep.waiting_bytes or deep.entries))
@@ -113,7 +126,7 @@ RULE = Rule(
     meaning="The group will be at its memory limit soon, or was: there the kernel kills a process of it.",
     disproof="memory.current falls by itself when it nears memory.max, and memory.events counts no oom_kill",
     needs=(CgroupReading,),
-    thresholds=(NEAR, SOON, NEW, HALF, KILLED),
+    thresholds=(NEAR, SOON, NEW, HALF, KILLED, queues.FILLS),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,

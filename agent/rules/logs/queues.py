@@ -27,6 +27,12 @@ WITHHELD = Threshold(
     "ratio",
     "more time stopped than running",
 )
+FILLS = Threshold(
+    "bytes of a queue in the app, of what its group's memory uses or of what that grows by, from which they fill it",
+    0.5,
+    "ratio",
+    "who explains is as large as half of the effect; fewer are anybody's",
+)
 #: Sources whose kinds of queues are known before they have spoken.
 _PIPES_ONLY, _QUEUES_ONLY = {STDOUT}, {HooksProbe.target}
 
@@ -78,6 +84,23 @@ def withheld(history: History) -> Evidence | None:
         return None
     text = f"the app's CPU is taken away {share:.0%} of the time, and its log client's with it: give that back first"
     return Evidence(text, share, "ratio")
+
+
+def in_app(queue: Backlog) -> bool:
+    """Whether what waits there is memory of the app's: a collector has a group of its own, and nobody has told which."""
+    return queue.source == HooksProbe.target
+
+
+def fills(queue: Backlog, memory: Memory) -> bool:
+    """Whether what waits in the app is a large part of this memory or of its growth; it may be where its bytes are not told.
+
+    The memory's growth is the faster of its two: each is cautious, and against too slow a one a small queue looks large.
+    """
+    if queue.waiting_bytes is None:
+        return True
+    growth = max(memory.growth or 0.0, memory.mark_growth or 0.0)
+    grown = growth > 0 and (queue.growth_bytes or 0.0) >= FILLS.value * growth
+    return grown or queue.waiting_bytes >= FILLS.value * memory.used
 
 
 def until_limit(memory: Memory | None, whose: str) -> list[Evidence]:

@@ -456,6 +456,49 @@ def test_what_fills_the_memory_explains_that_it_is_near_its_end() -> None:
     assert report.verdict.startswith("Log entries pile up in memory")
 
 
+LEAK = 1 * MB
+"""Bytes per second by which the app's group grows, from 420 MB on."""
+
+
+@pytest.mark.parametrize(
+    ("queue", "owns", "explains"),
+    [
+        ({"waiting_bytes": grows(0.01 * LEAK, 0.9 * MB)}, True, False),
+        ({"waiting_bytes": grows(0.4 * LEAK, 0.9 * MB)}, True, False),
+        ({"waiting_bytes": grows(0.6 * LEAK, 0.9 * MB)}, True, True),
+        ({"waiting_bytes": grows(0.01 * LEAK, 250 * MB)}, True, True),
+        ({"entries": grows(340.0)}, True, True),
+        ({"entries": grows(340.0)}, None, False),
+        ({"entries": grows(340.0)}, False, False),
+        ({"waiting_bytes": grows(0.01 * LEAK, 0.9 * MB), "source": "page"}, True, False),
+        ({"waiting_bytes": grows(LEAK, 300 * MB), "source": "page"}, True, False),
+    ],
+    ids=[
+        "a hundredth of the growth", "less than half of it", "more than half of it", "half of what is used", "its bytes are not told",
+        "whose group it is is not known", "the group is another's", "a collector", "a collector as large as the group",
+    ],
+)  # fmt: skip
+def test_only_what_waits_in_the_app_and_is_large_enough_fills_its_memory(
+    queue: dict[str, Any], owns: bool | None, explains: bool
+) -> None:
+    logs = Logs().run(60, **{"kind": "stdout", **queue}).at_once().memory(60, used=grows(LEAK, 420 * MB), owns=owns)
+    report, _ = Engine(logs.history, rules=LOG_RULES, clock=logs.clock).evaluate(AgentSelf("", 0.0, 0.0, 0))
+    found = {finding.rule: finding for finding in report.findings}
+    assert found["memory_near_limit"].explained_by == ("log_queue_in_memory" if explains else None)
+    assert report.findings[0].rule == ("log_queue_in_memory" if explains else "memory_near_limit")
+    assert found["log_queue_in_memory"].severity == ("critical" if explains else "warning")
+    assert any("at its limit" in each.text for each in found["log_queue_in_memory"].evidence) is explains
+    named = any("orders/log" in each.text for each in found["memory_near_limit"].evidence)
+    assert named is (owns is True and "source" not in queue)
+
+
+def test_a_leak_that_has_just_begun_is_not_small_beside_the_queue() -> None:
+    """Its floor has not risen yet: a queue of a tenth of it would be larger than that."""
+    logs = Logs().run(60, kind="stdout", waiting_bytes=grows(0.1 * MB, 0.9 * MB)).at_once()
+    logs.memory(60, used=lambda s: 470 * MB + MB * max(0.0, s - 32))
+    assert present(logs, "memory_near_limit").cases == ()
+
+
 @pytest.mark.parametrize(
     ("kind", "first"), [("pino", "log_pipe_blocked"), ("stdout", "log_pipe_blocked"), ("logging-winston", None)]
 )
