@@ -3,12 +3,17 @@
 Used is what the kernel cannot give back (memory.current without the page cache of files on disks and without reclaimable
 slab): it reclaims those before it kills, so a group that reads and writes files stands at its limit in peace (kernel,
 cgroup-v2.rst, memory.stat).
+
+The kernel also kills where the group has no limit: the machine's memory is used up, or that of a group above which is not
+seen from inside.  memory.events counts those kills as well.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from agent.history import History
-from agent.report import Advice, Evidence
+from agent.report import Advice, Evidence, Severity
 from agent.rules import raising, words
 from agent.rules.causal_graph import Case
 from agent.rules.confidence import measured
@@ -54,10 +59,15 @@ def _judge(history: History) -> Judgement:
     untrusted = place.cannot_count(history, "cgroup_memory")
     if untrusted is not None:
         return Unknown(*untrusted)
+    killed = sum((r.memory_events or {}).get("oom_kill", 0.0) for r in history.window(CgroupReading, SPAN, target))
+    kills = Evidence(
+        f"the kernel killed {killed:.0f} of the processes of {place.named(target)} in the last two minutes", killed
+    )
     if memory is None:
         reason = latest.unseen.get("memory_limit_lowest_bytes", _UNREAD) if latest is not None else _UNREAD
+        if killed:
+            return _present(history, target, (kills, _whose_end(reason)), None, "critical", WITHOUT_LIMIT)
         return Absent(reason) if reason.code is Code.ABSENT else Unknown(reason, code=reason.code)
-    killed = sum((r.memory_events or {}).get("oom_kill", 0.0) for r in history.window(CgroupReading, SPAN, target))
     soon = memory.full_within(SOON.value) and memory.share >= HALF.value
     whose = f"the group {memory.path} above it" if memory.above else place.named(target)
     limit = queues.until_limit(memory, whose)[0]
@@ -71,10 +81,27 @@ def _judge(history: History) -> Judgement:
             Code.CANNOT_COUNT,
         )
     if killed:
-        evidence.append(Evidence(f"the kernel killed {killed:.0f} of its processes in the last two minutes", killed))
-    return Present("critical" if soon or killed else "warning", SURE, "the app" if target else place.scope(history), (*evidence, *_what_grows(history, memory, target)), Advice(
-        ADVICE, raising.raise_memory(history, memory, target), "memory is reserved and billed", "more CPU, a faster database",
-    ), cases=(Case.LOGS_FILL,) if _logs_fill(history, target) else ())  # fmt: skip
+        evidence.append(kills)
+    severity: Severity = "critical" if soon or killed else "warning"
+    return _present(history, target, evidence, memory, severity, raising.raise_memory(history, memory, target))
+
+
+def _present(
+    history: History, target: str, first: Sequence[Evidence], memory: Memory | None, severity: Severity, changes: tuple[str, ...]
+) -> Present:  # fmt: skip
+    named = (*(_what_grows(memory) if memory is not None else ()), *_who_holds_it(history, target))
+    return Present(
+        severity, SURE, "the app" if target else place.scope(history), (*first, *named),
+        Advice(ADVICE, changes, "memory is reserved and billed", "more CPU, a faster database"),
+        cases=(Case.LOGS_FILL,) if _logs_fill(history, target) else (),
+    )  # fmt: skip
+
+
+def _whose_end(no_limit: Unseen) -> Evidence:
+    """What was used up when the kernel killed and no limit is seen."""
+    if no_limit.code is Code.ABSENT:
+        return Evidence(f"{no_limit}: the machine's memory was used up, or the limit of a group above was reached")
+    return Evidence(f"{no_limit}: which limit was reached is not known")
 
 
 def _logs_fill(history: History, target: str) -> bool:
@@ -90,8 +117,8 @@ def _queues(history: History, seconds: float, target: str) -> list[backlog.Backl
     return [queue for queue in here if queues.in_app(queue) and queue.backing.medium == "memory"]
 
 
-def _what_grows(history: History, memory: Memory, target: str) -> list[Evidence]:
-    """What of it can be named: the kind of memory that grows, files in memory, queues of logs, processes."""
+def _what_grows(memory: Memory) -> list[Evidence]:
+    """What of it can be named by its kind: that which grows, files in memory."""
     found = []
     if memory.grows is not None:
         name, growth = memory.grows
@@ -104,6 +131,12 @@ def _what_grows(history: History, memory: Memory, target: str) -> list[Evidence]
                 "bytes",
             )
         )
+    return found
+
+
+def _who_holds_it(history: History, target: str) -> list[Evidence]:
+    """What of it can be named by its owner: queues of logs, processes."""
+    found = []
     deep = max(_queues(history, SPAN, target), key=lambda q: (q.waiting_bytes or 0.0, q.entries or 0.0), default=None)
     if deep is not None and (deep.waiting_bytes or deep.entries):
         size = words.megabytes(deep.waiting_bytes) if deep.waiting_bytes else f"{deep.entries:.0f} {deep.unit}"
@@ -118,12 +151,16 @@ def _what_grows(history: History, memory: Memory, target: str) -> list[Evidence]
     return found
 
 
+WITHOUT_LIMIT = (
+    "see in the kernel log which memory was used up: dmesg | grep oom-kill   # CONSTRAINT_NONE: the machine's; CONSTRAINT_MEMCG: the limit of the group after oom_memcg=",
+    "give the app a memory request and a limit of its own, and see what else uses the machine's memory   # Kubernetes: resources.requests.memory, resources.limits.memory; systemd: MemoryMax=",
+)
 ADVICE = "Stop what grows; more memory alone only delays the end."
 
 RULE = Rule(
     id="memory_near_limit",
     title="The memory limit is near",
-    meaning="The group will be at its memory limit soon, or was: there the kernel kills a process of it.",
+    meaning="The group will be at its memory limit soon, or was, or at the end of the machine's memory: there the kernel kills a process of it.",
     disproof="memory.current falls by itself when it nears memory.max, and memory.events counts no oom_kill",
     needs=(CgroupReading,),
     thresholds=(NEAR, SOON, NEW, HALF, KILLED, queues.FILLS),

@@ -249,6 +249,7 @@ SCENES: dict[tuple[str, str], tuple[Callable[[], Logs], type]] = {
     ("memory_near_limit", "garbage that is collected"): (lambda: Logs().memory(used=sawtooth(200 * MB, 400 * MB, 43)), Absent),
     ("memory_near_limit", "a day away"): (lambda: Logs().memory(used=grows(1e3, 300 * MB)), Absent),
     ("memory_near_limit", "no limit"): (lambda: Logs().memory(used=480 * MB, limit=None), Absent),
+    ("memory_near_limit", "no limit, and somebody was killed"): (lambda: Logs().memory(used=480 * MB, limit=None, killed=1.0), Present),
     ("memory_near_limit", "page cache is not told"): (lambda: Logs().memory(used=480 * MB, pages=None), Unknown),
     ("memory_near_limit", "nothing was read"): (Logs, Unknown),
 }  # fmt: skip
@@ -438,6 +439,34 @@ def test_in_gvisor_the_groups_memory_is_not_believed() -> None:
     logs = Logs().memory(used=480 * MB)
     logs.history.add(platform(logs.clock(), trust=NONE_COUNTS))
     assert isinstance(logs.judge("memory_near_limit"), Unknown)
+
+
+@pytest.mark.parametrize("target", ["", "app"])
+def test_who_is_killed_without_a_limit_is_killed_for_the_machines_memory_or_a_group_above(target: str) -> None:
+    logs = (
+        Logs()
+        .memory(60, used=480 * MB, limit=None, target=target)
+        .memory(5, used=480 * MB, limit=None, target=target, killed=3.0)
+    )
+    found = present(logs, "memory_near_limit")
+    assert (found.severity, found.cases) == ("critical", ())
+    whose = "the app's group" if target else "this container"
+    assert [each.text for each in found.evidence] == [
+        f"the kernel killed 3 of the processes of {whose} in the last two minutes",
+        "none is set here: the machine's memory was used up, or the limit of a group above was reached",
+        "process 'node' holds 300 MB",
+    ]
+    assert any("limits.memory" in change for change in found.advice.changes)
+    logs.history.add(platform(logs.clock(), trust=NONE_COUNTS))
+    assert isinstance(logs.judge("memory_near_limit"), Unknown)
+
+
+def test_who_is_killed_where_the_limit_cannot_be_read_is_not_blamed_on_the_machine() -> None:
+    logs = Logs()
+    refused = {"memory_limit_lowest_bytes": Unseen("memory.max: permission denied", Code.NOT_PERMITTED)}
+    logs.history.add(CgroupReading(taken=logs.clock(), seconds=5.0, memory_events={"oom_kill": 1.0}, unseen=refused))
+    found = present(logs, "memory_near_limit")
+    assert found.evidence[1].text == "memory.max: permission denied: which limit was reached is not known"
 
 
 def test_a_memory_limit_of_the_group_above_is_named_and_raised_there() -> None:
