@@ -199,10 +199,10 @@ class _Found(NamedTuple):
         return name, latest[name]
 
     def _is_late(self, entries: list[Times]) -> bool:
-        """Some over a time, or a whole page; not what was held up once."""
+        """Some over a time, or a whole page; not what was held up once, which also fills a page of as few as may be stray."""
         received = [each.received for each in entries]
         lasts = max(received) - min(received) >= SLICE_SECONDS
-        return len(entries) >= LEAST_LATE and (lasts or len(self.late) >= self.most)
+        return len(entries) >= LEAST_LATE and (lasts or len(self.late) >= self.most > LEAST_LATE)
 
 
 def _late_slices(since: float, now: float) -> str:

@@ -212,6 +212,21 @@ def test_a_late_instance_is_told_and_stray_entries_are_not(found: list[Times], i
     assert (reading.late_instance, reading.late_entries, reading.entries) == (instance, len(found), 20)
 
 
+@pytest.mark.parametrize(("received", "instance"), [((900.0, 900.0, 900.0), ""), ((840.0, 870.0, 900.0), "slow")])
+def test_what_was_held_up_once_is_stray_also_where_a_page_holds_no_more(
+    received: tuple[float, ...], instance: str
+) -> None:
+    """A reply was too large, and fewer entries are asked for from then on."""
+    api, clock = Api(times=PROMPT[:3], late=late("slow", 40.0, *received)), FakeClock()
+    probe = LogDeliveryProbe(api, log_names=("a",), clock=clock)
+    answer, api.times = api.times, lambda *_, **__: fail("too_large")  # type: ignore[method-assign]
+    assert read(probe).look == "too_large"
+    api.times = answer  # type: ignore[method-assign]
+    clock.advance(300.0)
+    assert read(probe).late_instance == instance
+    assert api.most == [3, 3]
+
+
 def test_an_entry_from_a_clock_ahead_is_not_early() -> None:
     reading = read(LogDeliveryProbe(Api(times=[Times(105.0, 100.0)]), log_names=("a",), clock=FakeClock()))
     assert reading.late_seconds == {"median": 0.0, "largest": 0.0}
