@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from probes.setting import AfterValidator, Fault, Faults, Field, Place, Setting, convert
 
-__all__ = ["NAME", "NO_NAME", "AfterValidator", "Faults", "Field", "Preset", "Section", "http_url", "named"]
+__all__ = ["AfterValidator", "Faults", "Field", "Preset", "Section", "http_url", "named"]
 
 from probes.reading import Stability
 
@@ -22,8 +22,8 @@ from probes.reading import Stability
 Preset = Mapping[str, Any]
 
 #: The name of a target, which becomes a label.
-NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
-NO_NAME = "is no name: a small letter, then small letters, digits, _ or -, at most 32"
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_NO_NAME = "is no name: a small letter, then small letters, digits, _ or -, at most 32"
 #: What stands where a name is due is repeated only if it looks like one: a DSN that was given without its name holds a password.
 _LIKE_A_NAME = re.compile(r"[\w .-]{1,64}")
 
@@ -138,7 +138,7 @@ def _plain(value: Any, mode: str) -> Any:
     return dict(value) if isinstance(value, dict) else value
 
 
-def named(pairs: dict[str, str], name: re.Pattern[str] = NAME, no_name: str = NO_NAME) -> dict[str, str]:
+def named(pairs: dict[str, str], name: re.Pattern[str] = _NAME, no_name: str = _NO_NAME) -> dict[str, str]:
     """A table as it is.  Raises ValueError for an entry that is no NAME=VALUE, or whose name does not fit, without what may be a secret."""
     for key, value in pairs.items():
         if not value:

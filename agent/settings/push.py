@@ -50,12 +50,12 @@ def _headers(headers: dict[str, str]) -> dict[str, str]:
     return headers
 
 
-def _labels(named: dict[str, str]) -> dict[str, str]:
-    for name in named:
+def _labels(labels: dict[str, str]) -> dict[str, str]:
+    for name in labels:
         if not re.fullmatch(_LABEL, name) or name.startswith("__") or name in OWN_LABELS:
             own = ", ".join(OWN_LABELS)
             raise ValueError(f"{name[:64]!r} must be a letter, then letters, digits and _, and none of {own}")
-    return named
+    return labels
 
 
 def _body(text: str) -> str:

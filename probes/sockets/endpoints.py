@@ -42,7 +42,7 @@ class Endpoints:
         self.wanted: list[Remote] = sorted({("", port) for port in ports} | others)
         self.named = frozenset(targets)
         by_name = {name: {self._names[remote] for remote in remotes} - {name} for name, remotes in ends.items()}
-        self.shared = {name: tuple(sorted(others)) for name, others in by_name.items() if others}
+        self.shared = {name: tuple(sorted(beside)) for name, beside in by_name.items() if beside}
 
     def sort(self, things: Iterable[T], socket_of: Callable[[T], Socket] = _itself) -> dict[str, list[T]]:
         """The named and then the busiest endpoints by their labels, all others together."""
