@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from agent.explaining import advise, explain, in_order, severity_of
 from agent.history import History
 from agent.portions import Portions
 from agent.report import AgentSelf, Check, Finding, Report, RuledOut, Status, UnknownRule
@@ -24,7 +25,7 @@ from agent.rules import RULES
 from agent.rules.causal_graph import GRAPH, CausalGraph
 from agent.rules.rule import Absent, Judgement, Present, Rule, Unknown
 from agent.suspects import suspects
-from agent.verdict import SPINS_SECONDS, Ended, advise, conclude, explain, in_order, severity_of
+from agent.verdict import SPINS_SECONDS, Ended, conclude
 from agent.views import blind_spots
 from agent.views.breakdown import build_breakdown
 from agent.views.cpu import CpuBreakdown, cpu_breakdown, spin_view

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from agent.explaining import SEVERE
 from agent.history import History
 from agent.report import Finding, Suspect, SuspectState
 from agent.rules.rule import Absent, Judgement, Rule, Unknown
-from agent.verdict import GOOD, LEAST_SPINS, SEVERE
+from agent.verdict import GOOD, LEAST_SPINS
 from agent.views import backlog, blind_spots, unix_sockets
 from agent.views.connections import POSTGRES, REDIS, connections, most_meant, service
 from agent.views.cpu import RUNNING, CpuBreakdown, SpinView

@@ -17,9 +17,9 @@ from agent.commands.fleet.look import Group, Points, Seen, Table
 from agent.commands.fleet.sentences import Names
 from agent.commands.fleet.unseen import cannot_see
 from agent.diagnosis import LEAST_COVERAGE
+from agent.explaining import SEVERITIES
 from agent.report import Severity
 from agent.rules.rule import Rule
-from agent.verdict import SEVERITIES
 from probes.labels import printable
 
 #: A break of less than this is none: an engine looks back so long for a sample (its default).

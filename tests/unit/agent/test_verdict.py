@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from agent.diagnosis import Engine
+from agent.explaining import explain, in_order, severity_of
 from agent.history import History
 from agent.report import Advice, AgentSelf, Evidence, Report, Severity
 from agent.rules import RULES
 from agent.rules.causal_graph import GRAPH, CausalGraph, Link
 from agent.rules.confidence import not_measured
 from agent.rules.rule import Absent, Judgement, Present, Rule, Unknown
-from agent.verdict import explain, in_order, severity_of
 from probes.app.processes import ProcessesReading
 from probes.logs.reading import BacklogReading
 from probes.postgres.probe import PostgresReading
