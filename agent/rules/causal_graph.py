@@ -31,6 +31,7 @@ class Case(Enum):
     LOGS_MEANWHILE = "slow log calls take at least half of the time in which the event loop is late"
     CPU_TAKEN = "the app's CPU is taken away at least as much as it runs"
     LOGS_FILL = "the app's queue is at least half of what its group's memory uses or grows by, or reports no bytes"
+    FILES_FILL = "the app's files in memory are at least half of what its group's memory uses or grows by"
     CPU_WITHHELD = "the app's CPU is taken away most of the time and what waits still moves"
 
 
@@ -114,6 +115,6 @@ GRAPH = CausalGraph((
     Link(("client_cpu_bound",), ("client_not_reading", "pool_saturated"), "a thread that computes reads no reply and gives no connection back"),
     Link(("log_queue_in_memory",), ("memory_near_limit",), "what waits is memory", Case.LOGS_FILL),
     Link(("log_queue_in_memory",), ("log_delivery_late",), "what waits arrives late"),
-    Link(("log_files_in_memory",), ("memory_near_limit",), "files on a file system in memory count against the limit"),
+    Link(("log_files_in_memory",), ("memory_near_limit",), "files on a file system in memory count against the limit", Case.FILES_FILL),
     Link(("log_quota_exceeded",), ("log_delivery_late", "log_entries_dropped"), "refused entries are sent again later, or lost"),
 ))  # fmt: skip

@@ -235,8 +235,12 @@ class RunDelay:
         self._path = path
 
     def seconds(self) -> float | None:
-        """So far; ``None`` where it cannot be counted."""
+        """So far; ``None`` where it cannot be counted.
+
+        Who reads this has had a time slice: one that counts none counts no delay either (fs/proc/base.c, proc_pid_schedstat).
+        """
         try:
-            return int(read_start(self._path).split()[1]) * 1e-9
-        except (OSError, ValueError, IndexError):
+            _, delay, slices = map(int, read_start(self._path).split())
+        except (OSError, ValueError):
             return None
+        return delay * 1e-9 if slices else None

@@ -10,14 +10,14 @@ seen from inside.  memory.events counts those kills as well.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from agent.history import History
 from agent.report import Advice, Evidence, Severity
 from agent.rules import raising, words
 from agent.rules.causal_graph import Case
 from agent.rules.confidence import measured
-from agent.rules.logs import log_queue_in_memory, queues
+from agent.rules.logs import log_files_in_memory, log_queue_in_memory, queues
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import backlog, place
 from agent.views.growth import NEW_SECONDS
@@ -93,7 +93,7 @@ def _present(
     return Present(
         severity, SURE, "the app" if target else place.scope(history), (*first, *named),
         Advice(ADVICE, changes, "memory is reserved and billed", "more CPU, a faster database"),
-        cases=(Case.LOGS_FILL,) if _logs_fill(history, target) else (),
+        cases=_filled_by(history, target),
     )  # fmt: skip
 
 
@@ -104,17 +104,34 @@ def _whose_end(no_limit: Unseen) -> Evidence:
     return Evidence(f"{no_limit}: which limit was reached is not known")
 
 
-def _logs_fill(history: History, target: str) -> bool:
-    """Whether a queue that gathers is large enough for this group's memory, both over the queues' span."""
-    memory = group_memory(history, log_queue_in_memory.SPAN, target)
-    waits = filter(log_queue_in_memory.gathers, _queues(history, log_queue_in_memory.SPAN, target))
-    return memory is not None and any(queues.fills(queue, memory) for queue in waits)
+def _filled_by(history: History, target: str) -> tuple[Case, ...]:
+    """Whose size is enough for this group's memory: of queues that gather, of files, each over the span of its rule."""
+    kinds = (
+        (Case.LOGS_FILL, log_queue_in_memory.SPAN, _gathers_in_app),
+        (Case.FILES_FILL, log_files_in_memory.SPAN, _is_files),
+    )
+    return tuple(case for case, seconds, which in kinds if _fills(history, target, seconds, which))
 
 
-def _queues(history: History, seconds: float, target: str) -> list[backlog.Backlog]:
-    """Those whose entries wait in this group's memory."""
+def _fills(history: History, target: str, seconds: float, which: Callable[[backlog.Backlog], bool]) -> bool:
+    memory = group_memory(history, seconds, target)
+    return memory is not None and any(queues.fills(queue, memory) for queue in _held(history, seconds, target, which))
+
+
+def _held(
+    history: History, seconds: float, target: str, which: Callable[[backlog.Backlog], bool]
+) -> list[backlog.Backlog]:
+    """Those that are in this group's memory."""
     here = backlog.queues(history, seconds) if backlog.app_group(history) == target else []
-    return [queue for queue in here if queues.in_app(queue) and queue.backing.medium == "memory"]
+    return [queue for queue in here if queue.backing.medium == "memory" and which(queue)]
+
+
+def _gathers_in_app(queue: backlog.Backlog) -> bool:
+    return queues.in_app(queue) and log_queue_in_memory.gathers(queue)
+
+
+def _is_files(queue: backlog.Backlog) -> bool:
+    return queue.kind in backlog.FILES
 
 
 def _what_grows(memory: Memory) -> list[Evidence]:
@@ -137,7 +154,7 @@ def _what_grows(memory: Memory) -> list[Evidence]:
 def _who_holds_it(history: History, target: str) -> list[Evidence]:
     """What of it can be named by its owner: queues of logs, processes."""
     found = []
-    deep = max(_queues(history, SPAN, target), key=lambda q: (q.waiting_bytes or 0.0, q.entries or 0.0), default=None)
+    deep = max(_held(history, SPAN, target, queues.in_app), key=lambda q: (q.waiting_bytes or 0.0, q.entries or 0.0), default=None)
     if deep is not None and (deep.waiting_bytes or deep.entries):
         size = words.megabytes(deep.waiting_bytes) if deep.waiting_bytes else f"{deep.entries:.0f} {deep.unit}"
         found.append(Evidence(f"{size} wait in {deep.name}", deep.waiting_bytes or deep.entries))

@@ -28,7 +28,7 @@ WITHHELD = Threshold(
     "more time stopped than running",
 )
 FILLS = Threshold(
-    "bytes of a queue in the app, of what its group's memory uses or of what that grows by, from which they fill it",
+    "bytes of a queue in the app or of its files in memory, of what its group's memory uses or of what that grows by, from which they fill it",
     0.5,
     "ratio",
     "who explains is as large as half of the effect; fewer are anybody's",
@@ -92,15 +92,16 @@ def in_app(queue: Backlog) -> bool:
 
 
 def fills(queue: Backlog, memory: Memory) -> bool:
-    """Whether what waits in the app is a large part of this memory or of its growth; it may be where its bytes are not told.
+    """Whether what waits there is a large part of this memory or of its growth; it may be where its bytes are not told.
 
     The memory's growth is the faster of its two: each is cautious, and against too slow a one a small queue looks large.
     """
     if queue.waiting_bytes is None:
         return True
+    held = queue.waiting_bytes + (queue.deleted_bytes or 0.0)
     growth = max(memory.growth or 0.0, memory.mark_growth or 0.0)
     grown = growth > 0 and (queue.growth_bytes or 0.0) >= FILLS.value * growth
-    return grown or queue.waiting_bytes >= FILLS.value * memory.used
+    return grown or held >= FILLS.value * memory.used
 
 
 def until_limit(memory: Memory | None, whose: str) -> list[Evidence]:

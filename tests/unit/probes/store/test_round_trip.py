@@ -5,12 +5,13 @@ from __future__ import annotations
 import select
 import socket
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.store.round_trip import PARTS, Arrivals, Parts, Read, Trip, split
+from probes.store.round_trip import PARTS, Arrivals, Parts, Read, RunDelay, Trip, split
 
 
 def trip(
@@ -97,6 +98,26 @@ def test_the_parts_sum_to_the_wall_time_and_none_is_negative(
     values = [getattr(parts, name) for name in PARTS]
     assert sum(values) == pytest.approx(observed.wall, abs=1e-6)
     assert min(values) >= -1e-9
+
+
+@pytest.mark.parametrize(
+    ("schedstat", "seconds"),
+    [
+        ("2500000000 1500000000 37\n", 1.5),
+        ("2500000000 0 37\n", 0.0),
+        ("0 0 0\n", None),
+        ("2500000000 0 0\n", None),
+        ("2500000000\n", None),
+        ("", None),
+        (None, None),
+    ],
+    ids=["counts", "has waited for nobody yet", "counts nothing", "counts no slices", "another form", "empty", "not there"],
+)
+def test_a_run_delay_that_is_not_counted_is_not_zero(tmp_path: Path, schedstat: str | None, seconds: float | None) -> None:
+    path = tmp_path / "schedstat"
+    if schedstat is not None:
+        path.write_text(schedstat)
+    assert RunDelay(str(path)).seconds() == seconds
 
 
 # ---- the kernel's side, for real

@@ -521,6 +521,28 @@ def test_only_what_waits_in_the_app_and_is_large_enough_fills_its_memory(
     assert named is (owns is True and "source" not in queue)
 
 
+@pytest.mark.parametrize(
+    ("files", "shared", "explains"),
+    [
+        ({"waiting_bytes": 70 * MB}, 70 * MB, False),
+        ({"waiting_bytes": grows(0.4 * LEAK, 70 * MB)}, 100 * MB, False),
+        ({"waiting_bytes": grows(0.6 * LEAK, 10 * MB)}, 50 * MB, True),
+        ({"waiting_bytes": 250 * MB}, 250 * MB, True),
+        ({"waiting_bytes": 10 * MB, "deleted_bytes": 240 * MB}, 250 * MB, True),
+    ],
+    ids=[
+        "beside a leak", "less than half of the growth", "more than half of it", "half of what is used",
+        "most of it in deleted files",
+    ],
+)  # fmt: skip
+def test_only_files_that_are_large_enough_fill_the_memory(files: dict[str, Any], shared: float, explains: bool) -> None:
+    logs = _files(**files).at_once().memory(60, used=grows(LEAK, 420 * MB), shared=shared)
+    report, _ = Engine(logs.history, rules=LOG_RULES, clock=logs.clock).evaluate(AgentSelf("", 0.0, 0.0, 0))
+    found = {finding.rule: finding for finding in report.findings}
+    assert found["memory_near_limit"].explained_by == ("log_files_in_memory" if explains else None)
+    assert found["log_files_in_memory"].explained_by is None
+
+
 def test_a_leak_that_has_just_begun_is_not_small_beside_the_queue() -> None:
     """Its floor has not risen yet: a queue of a tenth of it would be larger than that."""
     logs = Logs().run(60, kind="stdout", waiting_bytes=grows(0.1 * MB, 0.9 * MB)).at_once()
