@@ -4,7 +4,8 @@ Opening costs four round trips, seven with TLS, and milliseconds of CPU on both 
 363 times fewer transactions on loopback, 27 times at a round trip of 2 ms).  Most drivers close their side first and
 leave a trace here; asyncpg lets the server do so, and then the server's own count of sessions tells, or the connections
 that are met at one look and never again: of short ones a lower bound.  It rules nothing out where more were begun than that,
-and convicts nobody where in most of the minute hardly any were begun.
+and convicts nobody where in most of the minute hardly any were begun: the server counts the sessions of everybody, and
+of a database that several services share no more are this app's than are begun from here.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def _judge(history: History) -> Judgement:
 
 
 def _endpoint(history: History, remote: str, seen: connections.Connections) -> Judgement:
-    counted = _counted_by_server(history, remote)
+    everybodys = _counted_by_server(history, remote)
+    counted = everybodys if seen.begun_usually is None else min(everybodys, seen.begun_usually)
     opened = max(seen.opened_per_second, counted)
     text = f"{opened:.1f} connections to {connections.called(history, remote)} are opened and closed per second, {seen.count:.0f} are open"
     evidence = [Evidence(text, opened)]
@@ -51,11 +53,14 @@ def _endpoint(history: History, remote: str, seen: connections.Connections) -> J
         if seen.met_coming_and_going >= MET.value and seen.begun_per_second >= RATE.value:
             because = f"{text} at least: short ones came and went, and {seen.begun_per_second:.1f} a second are begun from here, to wherever"
             return Unknown(because, ROLE, Code.CANNOT_COUNT)
+        if everybodys >= RATE.value:
+            because = f"{text}; the server counts {everybodys:.1f} new sessions per second, those of other clients"
+            return Absent(because, tuple(evidence))
         return Absent(text, tuple(evidence))
-    if not counted and seen.begun_usually is not None and seen.begun_usually < RATE.value:
+    if seen.begun_usually is not None and seen.begun_usually < RATE.value:
         because = f"{text}, and in most of the last minute {seen.begun_usually:.1f} a second were begun from here, to wherever: they were closed at one go, as by a restart"
         return Unknown(because, "wait a minute", Code.NOT_YET)
-    if not counted and seen.begun_per_second >= UNSEEN.value * opened:
+    if counted < RATE.value and seen.begun_per_second >= UNSEEN.value * opened:
         more = (
             f"at least: short ones go unseen, and {seen.begun_per_second:.1f} a second are begun from here, to wherever"
         )

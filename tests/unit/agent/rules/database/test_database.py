@@ -52,6 +52,11 @@ def fleeting(met: float, begun: float | None) -> ConnectionsReading:
     return replace(sample(fleeting_per_second=met), begun_per_second=begun)
 
 
+def counted(sessions: float, begun: float, **known: float) -> tuple[Reading, Reading]:
+    """New sessions per second by the server's count, and connections that were begun from here; of those to the server by their name."""
+    return replace(sample(MAIN, **known), begun_per_second=begun), server(new_sessions_per_second=sessions)
+
+
 SOCKET = "/var/run/postgresql/.s.PGSQL.5432"
 
 
@@ -224,6 +229,9 @@ CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type
         "all gone at each sample": ((sample(connections=0.0, closed_per_second=9.0),) * 4, Present),
         "a pool": ((sample(),) * 4, Absent),
         "the server closes first, and counts": (((sample(MAIN), server(new_sessions_per_second=12.0)),) * 4, Present),
+        "the server counts, and as many are begun from here": ((counted(12.0, begun=12.5),) * 4, Present),
+        "the server counts those of another app": ((counted(20.0, begun=0.1),) * 4, Absent),
+        "all closed at one go, beside a server that counts some": ((counted(0.1, begun=10.0, closed_per_second=2.0), *(counted(0.1, begun=0.1, closed_per_second=2.0),) * 3), Unknown),
         "short ones between three samples": ((sample(connections=0.0, fleeting_per_second=5.0), sample()) * 3, Present),
         "short ones, of which the samples met few": ((fleeting(0.9, begun=30.0), sample()) * 3, Unknown),
         "short ones, and no more than were begun": ((fleeting(0.9, begun=1.0),) * 6, Absent),
