@@ -129,6 +129,20 @@ def unseen(history: History, target: str, field: str) -> Unknown:
     return Unknown(*history.why_missing(PostgresServerReading, 60.0, target).otherwise(never))
 
 
+def app_waits(history: History, seconds: float, target: str) -> tuple[float, float] | None:
+    """(the app's connections that go, or may go, to this server, those of them that wait at any moment, meant so or not).
+
+    ``None`` where none goes by its name, or some go over Unix sockets: who waits is not seen then.
+    """
+    told, perhaps = connections.ways(history, seconds, target)
+    ends = connections.connections(history, seconds)
+    seen = [(end, ends[end]) for end in dict.fromkeys((*told, *perhaps)) if end in ends]
+    named = any(each.count and each.readings >= LEAST_READINGS for end, each in seen if end not in perhaps)
+    if not named or unix_sockets.blind(history, seconds):
+        return None
+    return sum(each.count for _, each in seen), sum(each.waiting * each.count for _, each in seen)
+
+
 class Statements(NamedTuple):
     """The statements that ended in a span (pg_stat_statements), waits for clients and locks included."""
 

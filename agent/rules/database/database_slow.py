@@ -3,6 +3,9 @@
 Seen in the states of its sessions, not in the client's clock: an active session in ClientWrite waits for its
 client and one in Lock for another session, and neither counts (docs/evidence/measured-facts.md: pg_stat_statements' mean rose 34
 times only because a throttled client did not read).
+
+The sessions are those of everybody: a report, a dump or another service in the same database works there too.  While hardly any
+of the app's own connections waits, where these are seen, the statements convict nobody.
 """
 
 from __future__ import annotations
@@ -38,6 +41,12 @@ NOW = Threshold(
     0.1,
     "",
     "the minute's mean of a load that ended in its first half says how it was",
+)
+FELT = Threshold(
+    "of the app's own connections, where they are seen, those that wait at any moment, at least",
+    0.1,
+    "",
+    "a third of the statements that convict: each of the app's keeps a connection waiting",
 )
 LOOKS = Threshold(
     "samples, of which the one with most statements does not count for how often, at least",
@@ -108,14 +117,8 @@ def _target(history: History, target: str) -> Judgement:
         if server_sessions.hidden(history, target) and not seen.executing:
             return Unknown(PRIVILEGE, targets.GRANT, PRIVILEGE.code)
         return Absent(text, tuple(evidence))
-    if but := _passing(history, target, seen):
-        return Unknown(f"{text}; but {but}", "wait for another sample: it may be over", Code.NOT_YET)
-    if ended is not None and _contradicts(ended, seen):
-        because = (
-            f"{text}; but of those that ended, {ended.per_second:.1f} a second, pg_stat_statements counts {1e3 * ended.seconds:.0f} ms each, "
-            f"so the server worked on {ended.at_once:.2f} at any moment: the others were over, and their processes not yet back"
-        )
-        return Unknown(because, NOT_BACK, Code.CANNOT_COUNT)
+    if (doubt := _doubt(history, target, seen, ended, text)) is not None:
+        return doubt
     for stands in standstills(history, SPAN, target):
         if stands.share >= AWAY.value and seen.executing_seconds <= STANDS.value * stands.seconds:
             because = f"{text}; it has no CPU {stands.share:.0%} of the time, for {duration(stands.seconds)} at once, which makes any statement as long"
@@ -135,6 +138,29 @@ def _target(history: History, target: str) -> Judgement:
                  "EXPLAIN (ANALYZE, BUFFERS) of the first: a sequential scan wants an index", "a larger server, when its CPU or disks are full"),
         "an index costs writes and space", "more CPU for the client, or another billing mode: it waits for the server",
     ))  # fmt: skip
+
+
+def _doubt(
+    history: History, target: str, seen: server_sessions.Sessions, ended: targets.Statements | None, text: str
+) -> Unknown | None:
+    """Why what the samples met is no more, is not the app's, or is no work."""
+    if but := _passing(history, target, seen):
+        return Unknown(f"{text}; but {but}", "wait for another sample: it may be over", Code.NOT_YET)
+    if ended is not None and _contradicts(ended, seen):
+        because = (
+            f"{text}; but of those that ended, {ended.per_second:.1f} a second, pg_stat_statements counts {1e3 * ended.seconds:.0f} ms each, "
+            f"so the server worked on {ended.at_once:.2f} at any moment: the others were over, and their processes not yet back"
+        )
+        return Unknown(because, NOT_BACK, Code.CANNOT_COUNT)
+    waits = targets.app_waits(history, SPAN, target)
+    if waits is not None and waits[1] < FELT.value:
+        number, waiting = waits
+        because = (
+            f"{text}; but of the app's {number:.1f} connections that are seen here {waiting:.2f} wait at any moment: "
+            "the statements are another client's, or come by a way that is not seen"
+        )
+        return Unknown(because, WHOSE, Code.CANNOT_COUNT)
+    return None
 
 
 def _passing(history: History, target: str, seen: server_sessions.Sessions) -> str:
@@ -157,6 +183,10 @@ NOT_BACK = (
 )
 NOT_HELD = "raise the CPU limit first, then look again; or let an agent look that is not behind it"
 NO_CPU = "give the server its CPU first, then look again"
+WHOSE = (
+    "on the server: SELECT usename, application_name, client_addr, now() - query_start, query FROM pg_stat_activity WHERE state = 'active'; "
+    "a pooler at another port than the usual ones belongs into connections.ports"
+)
 ADVICE = "Make the statements cheaper, or the server larger."
 
 RULE = Rule(
@@ -165,7 +195,7 @@ RULE = Rule(
     meaning="At most moments the server is executing statements of this database, and they last.",
     disproof="pg_stat_activity shows the sessions idle, in ClientRead or ClientWrite, or waiting for a lock",
     needs=(PostgresServerReading,),
-    thresholds=(LONG, OFTEN, NOW, LOOKS, AWAY, STANDS, HELD, COUNTED, SHORT, ACCOUNTED, VERY),
+    thresholds=(LONG, OFTEN, NOW, FELT, LOOKS, AWAY, STANDS, HELD, COUNTED, SHORT, ACCOUNTED, VERY),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,

@@ -143,6 +143,11 @@ AFAR = reading(MAIN, trips=shifted(network=20.0), least_round_trip_seconds=0.000
 CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type]]] = {
     "database_slow": {
         "slow statements": ((SLOW,) * 4, Present),
+        "of another client, beside an app that waits for none": (((reading(), SLOW, sample(MAIN, waiting_ratio=0.01)),) * 4, Unknown),
+        "and the app waits for them": (((reading(), SLOW, sample(MAIN, waiting_ratio=0.3, waiting_seconds=0.1)),) * 4, Present),
+        "and the app is seen at another address alone": (((reading(), SLOW, sample(waiting_ratio=0.01)),) * 4, Present),
+        "and the app has not been seen for long": (((reading(), SLOW, sample(MAIN, waiting_ratio=0.0)), *((reading(), SLOW),) * 3), Present),
+        "and the app may go over a Unix socket": (((reading(), SLOW, sample(MAIN, waiting_ratio=0.0), unix()),) * 4, Present),
         "nothing to do": ((server(),) * 4, Absent),
         "many quick ones": ((QUICK,) * 4, Absent),
         "a client that does not read": ((NOT_READ,) * 4, Absent),
@@ -532,6 +537,21 @@ def test_a_cause_that_the_database_role_shows_explains_the_waiting() -> None:
         "waiting_for_database": "database_slow",
     }
     assert "works long" in report.verdict
+
+
+@pytest.mark.parametrize(("waits", "verdict"), [(0.9, Present), (0.0, Unknown)], ids=["at the pooler", "nowhere"])
+def test_a_direct_connection_at_rest_does_not_hide_what_waits_at_a_pooler(waits: float, verdict: type) -> None:
+    """One for LISTEN, or for migrations, beside the pooler by which the app asks."""
+    pooler = sample("10.0.0.9:6432", waiting_ratio=waits, idle_ratio=1 - waits, waiting_seconds=0.1)
+    direct = sample(MAIN, connections=1.0, waiting_ratio=0.0, idle_ratio=1.0)
+    fields = ("connections", "unread_ratio", "waiting_ratio", "idle_ratio", "waiting_seconds")
+    together: dict[str, Any] = {
+        name: {**(getattr(pooler, name) or {}), **(getattr(direct, name) or {})} for name in fields
+    }
+    judgement = judge("database_slow", *((reading(MAIN), SLOW, replace(pooler, **together)),) * 4)
+    assert isinstance(judgement, verdict), judgement
+    if isinstance(judgement, Unknown):
+        assert "of the app's 5.0 connections that are seen here 0.00 wait" in judgement.because
 
 
 @pytest.mark.parametrize("role", [False, True])
