@@ -7,6 +7,9 @@ suspension and no network is in it.
 Each question stands alone.  What this user, version or provider does not answer is ``None`` with the reason, and is asked again
 in an hour: each refusal stands in the server's ACL LOG.  The arguments of commands come with the slow log; they are dropped where
 they are read, and nothing but a command's name and its duration is kept.
+
+Behind one name there may be several servers (a reader endpoint, a Service of replicas, a failover), each with totals and a slow log
+of its own: what another one says (``run_id``) is compared with nothing.
 """
 
 from __future__ import annotations
@@ -63,6 +66,7 @@ class ServerView:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._server = ""
         self._counters = Counters()
         self._refused: dict[str, tuple[Unseen, float]] = {}
         self._looked: dict[str, float] = {}
@@ -76,6 +80,7 @@ class ServerView:
         said = await self._ask_all(link)
         fields: dict[str, Any] = {}
         info = _pairs(said.get("INFO"))
+        self._recognise(info.get("run_id", ""))
         fields |= self._info(info) if info else {}
         spans = {"fork": fields.pop("fork_span", 0.0)}
         stats = said.get("INFO commandstats")
@@ -99,6 +104,14 @@ class ServerView:
             self._unseen["longest_seconds"] = Unseen("no command of 10 ms is known", Code.IDLE)
         fields["slowest"] = tuple(sorted(longest.items(), key=lambda each: -each[1])[:3])
         return {**fields, "unseen": self._unseen}
+
+    def _recognise(self, server: str) -> None:
+        """Forget the totals of another server, or of this one before it began anew."""
+        if server and server != self._server:
+            self._server = server
+            self._counters.clear()
+            self._looked.clear()
+            self._newest = None
 
     async def _ask_all(self, link: RedisLink) -> dict[str, Value]:
         """The answers by question; of what is not answered here the reason for its fields."""

@@ -188,6 +188,30 @@ def test_a_server_that_began_anew_is_seen_for_the_first_time() -> None:
     assert fields["slow_commands"] == 1.0
 
 
+@pytest.mark.parametrize("least", [b"10000", b"-1"], ids=["with a slow log", "without"])
+def test_what_another_server_behind_the_name_has_counted_is_no_gain(least: bytes) -> None:
+    """A reader endpoint leads each new connection to another replica, whose slow log and clock are others."""
+    one, other = {"run_id": "a" * 40}, {"run_id": "b" * 40, "total_forks": 70}
+    servers: list[tuple[Value, Value, Value]] = [
+        (info(100.0, **one), stats(get=(100, 0.001), keys=(1, 0.4)), [entry(3, 0.4)]),
+        (info(100.5, **other, evicted_keys=900), stats(get=(900, 0.009), keys=(99, 40.0)), [entry(n, 0.5) for n in range(84, 100)]),
+        (info(110.5, **other, evicted_keys=902), stats(get=(950, 0.01), keys=(100, 40.5)), [entry(100, 0.5)]),
+    ]  # fmt: skip
+    answers: dict[str, list[Value]] = {
+        "CONFIG GET slowlog-log-slower-than": [[b"slowlog-log-slower-than", least]],
+        "INFO": [each for each, _, _ in servers],
+        "INFO commandstats": [each for _, each, _ in servers],
+        "SLOWLOG GET 16": [each for _, _, each in servers],
+    }
+    fields = looks(Server(answers))
+    assert "standstill_ratio" not in fields
+    assert fields["unseen"]["standstill_ratio"].code is Code.NOT_YET
+    assert (fields["evicted"], fields["busy_ratio"], fields["slowest"]) == (None, None, ())
+    after = looks(Server(answers), count=3)
+    assert after["evicted"] == 2.0
+    assert after["standstill_ratio"] == pytest.approx(0.05)
+
+
 ODD: st.SearchStrategy[Value] = st.recursive(
     st.none() | st.integers(-(10**18), 10**18) | st.binary(max_size=60) | st.text(max_size=20) | st.just(NOPERM),
     lambda inner: st.lists(inner, max_size=6),
