@@ -9,6 +9,9 @@ Most are asked together, in one round trip; where one is refused, each alone.  W
 is ``None`` with the reason, and is asked again in an hour; the rest goes on.  A role without ``pg_monitor`` sees the states of its own
 role's sessions: the app's, when it is the app's.
 
+Behind one name there may be several servers (a reader endpoint, a list of hosts, a pooler before replicas, a failover), each with totals
+of its own: what another one says is compared with nothing.
+
 Longer than a probe should be: six questions, each with what it means that it is not answered.
 """
 
@@ -149,6 +152,7 @@ class PostgresServerProbe:
         self._connection: object = None
         self._facts: Row = ()
         self._counters, self._totals_read = Counters(), clock()
+        self._started: str | None = None
         self._lock_waits = LockWaits(clock)
         self._refused: dict[str, tuple[Unseen, float]] = {}
         self._samples = SAMPLES_PER_SLOT
@@ -270,7 +274,10 @@ class PostgresServerProbe:
     def _totals(self, rows: list[Row] | None) -> dict[str, Any]:
         if not rows:
             return {}
-        *counts, used, most, of_database, of_role, used_of_database, used_of_role = map(_maybe, rows[0])
+        started, *numbers = rows[0]
+        if started != self._started:  # another server, or this one anew
+            self._started, self._counters = started, Counters()
+        *counts, used, most, of_database, of_role, used_of_database, used_of_role = map(_maybe, numbers)
         now, before = self._clock(), self._totals_read
         self._totals_read = now
         limits = [(used, most), (used_of_database, of_database), (used_of_role, of_role)]

@@ -75,8 +75,8 @@ def locks(version: int) -> str:
 def totals(version: int) -> str:
     """Counters since the statistics were reset, and limits; NULL where this version does not count.
 
-    Columns: transactions, blocks read, blocks hit, temporary bytes, deadlocks, sessions (from 14), requested
-    checkpoints, connections in use, connections for everybody, limit of the database, limit of the role (both NULL: none),
+    Columns: since when the server runs, which tells servers apart; transactions, blocks read, blocks hit, temporary bytes, deadlocks, sessions
+    (from 14), requested checkpoints, connections in use, connections for everybody, limit of the database, limit of the role (both NULL: none),
     connections in use of this database, of this role.  numbackends counts parallel and autovacuum workers, too, which have
     slots of their own beside max_connections (MaxBackends, postinit.c).
     """
@@ -88,7 +88,8 @@ def totals(version: int) -> str:
     if version >= 160000:
         kept += " - current_setting('reserved_connections')::int"
     return (
-        f"SELECT xact_commit + xact_rollback, blks_read, blks_hit, temp_bytes, deadlocks, {sessions}, (SELECT {checkpoints}), "  # noqa: S608 - text of ours
+        "SELECT extract(epoch FROM pg_postmaster_start_time()), "  # noqa: S608 - text of ours
+        f"xact_commit + xact_rollback, blks_read, blks_hit, temp_bytes, deadlocks, {sessions}, (SELECT {checkpoints}), "
         f"s.used, current_setting('max_connections')::int - {kept}, "
         "nullif(b.datconnlimit, -1), nullif(r.rolconnlimit, -1), s.of_database, s.of_role "
         "FROM pg_stat_database d JOIN pg_database b ON b.oid = d.datid, pg_roles r, "

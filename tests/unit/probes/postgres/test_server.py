@@ -1,4 +1,4 @@
-"""How often the sessions of a server are sampled, and which of them are connections."""
+"""How often the sessions of a server are sampled, which of them are connections, and whose totals are compared."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from probes.postgres import sql
 from probes.postgres.link import Row
 from probes.postgres.probe import PostgresProbe
 from probes.postgres.server import SAMPLES_PER_SLOT, PostgresServerProbe, PostgresServerReading
+from probes.reading import Code
+from tests.unit.builders import FakeClock
 
 IDLE: Row = ("idle", "Client", "ClientRead", "4", "0")
 ACTIVE: Row = ("active", "", "", "1", "0.3")
@@ -20,7 +22,7 @@ STARTING: Row = ("starting", "", "", "1", "0")
 
 
 class Server:
-    """What a PostgresProbe is to the view; ``sessions`` are those that it has now, and nothing else is told."""
+    """What a PostgresProbe is to the view; ``sessions`` are those that it has now, and of the rest ``told`` alone is."""
 
     target = "main"
     server_version = 150000
@@ -29,11 +31,12 @@ class Server:
         self.connection = object()
         self.sessions: list[Row] = []
         self.sampled = 0
+        self.told: dict[str, Row] = {}
 
     async def rows(self, *queries: str) -> list[list[Row]]:
-        """No rows but those of the sessions."""
+        """No rows but those."""
         self.sampled += queries.count(sql.SESSIONS)
-        return [self.sessions if query == sql.SESSIONS else [] for query in queries]
+        return [self.sessions if q == sql.SESSIONS else [self.told[q]] if q in self.told else [] for q in queries]
 
 
 async def _no_sleep(_seconds: float) -> None:
@@ -80,3 +83,33 @@ def test_connections_in_use_are_those_of_clients(version: int) -> None:
     asked = sql.totals(version)
     assert "numbackends" not in asked
     assert "coalesce(backend_type, 'client backend') = 'client backend'" in asked
+
+
+def _told(server: str, transactions: int) -> dict[str, Row]:
+    """What this server says when it has had so many transactions, each of one session and one statement of a millisecond."""
+    number = str(transactions)
+    totals = (server, number, "0", "0", "0", "0", number, "0", "20", "97", None, None, "9", "9")
+    facts = ("f", "t", "public", None)
+    return {sql.FACTS: facts, sql.totals(150000): totals, sql.statements(150000, "public"): (number, number)}
+
+
+def test_what_another_server_behind_the_name_has_counted_is_no_gain() -> None:
+    """The reader endpoint of a cluster leads each new connection to another replica, and a failover to another primary."""
+    server, clock = Server(), FakeClock()
+    probe = PostgresServerProbe(cast("PostgresProbe", server), clock=clock, sleep=_no_sleep)
+    told = [("a.1", 1_000), ("a.1", 1_010), ("b.2", 500_000), ("b.2", 500_020), ("a.1", 1_050), ("a.1", 1_060)]
+    readings = []
+    for each in told:
+        server.told = _told(*each)
+        clock.advance(10.0)
+        readings.append(asyncio.run(probe.read()))
+    gained = [None, 10.0, None, 20.0, None, 10.0]
+    assert [r.transactions for r in readings] == gained
+    assert [r.statements for r in readings] == gained
+    assert [r.new_sessions_per_second for r in readings] == [each and each / 10.0 for each in gained]
+    assert readings[2].unseen["new_sessions_per_second"].code is Code.NOT_YET
+    assert readings[2].used_connections == 20.0, "what is so now is told all the same"
+
+
+def test_the_totals_say_whose_they_are() -> None:
+    assert sql.totals(150000).startswith("SELECT extract(epoch FROM pg_postmaster_start_time()), xact_commit")
