@@ -39,6 +39,8 @@ class Connections:
     idle: float
     pipelined: float
     """Of the waiting those that sent more before what went before was acknowledged."""
+    unheard: float
+    """Of the waiting those whose request the other side's kernel has not even acknowledged for over a second."""
     waiting_long: float
     """Of the waiting those in a wait that may be meant so, ..."""
     unread_long: float
@@ -106,6 +108,7 @@ def connections(history: History, seconds: float) -> dict[str, Connections]:
             waiting=weighted_mean(of["waiting_ratio"], weights),
             idle=weighted_mean(of["idle_ratio"], weights),
             pipelined=weighted_mean(of["pipelined_ratio"], weights),
+            unheard=weighted_mean([r.unheard.get(remote, 0.0) for r in seen], weights),
             waiting_long=weighted_mean(of["waiting_long_ratio"], weights),
             unread_long=weighted_mean(of["unread_long_ratio"], weights),
             untaken=of["untaken_ratio"][-1],

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from probes.sockets.exchange import Exchange, Group, follow
-from probes.sockets.tcp_info import Socket, TcpInfo
+from probes.sockets.tcp_info import ESTABLISHED, Socket, TcpInfo
 
 #: A reply that lies longer than this is not being fetched (docs/evidence/measured-facts.md).
 UNREAD_SECONDS = 0.02
@@ -20,6 +20,10 @@ KEEP_ALIVE_SECONDS = 1.0
 DELAYED_SECONDS = 0.036
 #: A connection that a request works with is not silent for so long: the app computes between two statements, or has finished.
 REST_SECONDS = 1.0
+#: A kernel acknowledges what it gets within half a second, whatever its process does (RFC 1122, 4.2.3.2): after twice that it was lost, or nobody is there.
+UNHEARD_SECONDS = 1.0
+#: Two ticks of a kernel's clock at 100 Hz: of two times of one socket the grain.
+GRAIN_SECONDS = 0.02
 
 #: Acknowledgements without data per request, from which replies are slow; the requests that this takes, because one
 #: may meet a busy server; the segments of a small reply; and what a sample counts at the next one that saw requests.
@@ -79,6 +83,18 @@ class Seen(NamedTuple):
         """Whether more was sent, or written, before what went before it was acknowledged; who asks in turn has one segment under way."""
         info = self.socket.info
         return self.group == "waiting" and ((info.unacked or 0) > 1 or bool(info.notsent_bytes))
+
+    @property
+    def unheard(self) -> bool:
+        """Whether what it sent has not been acknowledged for over a second, and nothing at all has come since: it is being sent again and again.
+
+        So looks a connection that something on the way has forgotten while it was idle, and one to a host that is gone.
+        """
+        info, since = self.socket.info, self.exchange.since
+        if self.group != "waiting" or not info.unacked or since is None or self.socket.state != ESTABLISHED:
+            return False
+        waited = self.exchange.at - since
+        return waited >= UNHEARD_SECONDS and (info.last_ack_recv_seconds or 0.0) >= waited - GRAIN_SECONDS
 
     @property
     def rests(self) -> bool:

@@ -179,6 +179,8 @@ class ConnectionsReading(Reading):
     """Port to key in :data:`probes.sockets.services.SERVICES`, where the settings name one."""
     samples: int = 3
     """How many the shares are of, for each connection."""
+    unheard: Mapping[str, float] = field(default_factory=dict)
+    """Of each endpoint that has some the share of the connections whose request has not even been acknowledged for over a second."""
     shared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Name of an endpoint to the other names by which connections to its addresses go."""
 

@@ -118,6 +118,8 @@ class Sums:
         self._put("pipelined_ratio", {end: n / len(groups[end]) if groups[end] else None for end, n in ahead.items()})
         left = {end: sum(each.exchange.untaken for each in found) for end, found in self._seen.items()}
         self._put("untaken_ratio", {end: n / len(groups[end]) if groups[end] else None for end, n in left.items()})
+        unheard = {end: sum(each.unheard for each in found) for end, found in self._seen.items()}
+        self.fields["unheard"] = {end: number / len(groups[end]) for end, number in unheard.items() if number}
         waited = {end: {key_of(s.socket): s for s in found if s.exchange.waited} for end, found in self._seen.items()}
         self._put(
             "waiters", self._scaled({end: float(len(found)) if groups[end] else None for end, found in waited.items()})

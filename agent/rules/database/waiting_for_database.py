@@ -4,6 +4,9 @@ All that can be told without a credential: not this client and not the network u
 may be a slow statement, a lock, a starved server, or a proxy with a long way of its own: the findings
 with a database role tell these apart, and explain this one.  Or nothing: who waits because it is meant to is no fault
 (:mod:`agent.rules.meant_to_wait`).
+
+A request that the other side's kernel has not even acknowledged for over a second has not arrived: what forgets idle connections on the
+way (a NAT, a firewall, a load balancer) drops it, or there is no host any more.  That is no database at work.
 """
 
 from __future__ import annotations
@@ -14,10 +17,11 @@ from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules import meant_to_wait
 from agent.rules.confidence import measured
-from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold
+from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.rules.targets import endpoint
 from agent.views import connections
 from agent.views.stalled import LOCK, OTHER_SIDE, SERVER, STARVED
+from probes.reading import Code
 from probes.sockets.connections import ConnectionsReading
 from probes.sockets.exchange import LONG_SECONDS
 from probes.sockets.services import Service
@@ -64,6 +68,13 @@ def _endpoint(history: History, remote: str, seen: connections.Connections) -> J
     evidence = (Evidence(text, length, "seconds"),)
     if waiting < SHARE.value or length < least:
         return Absent(text, evidence)
+    unheard = seen.unheard * seen.count if others else 0.0
+    if unheard and waiting - long - unheard < SHARE.value:
+        because = (
+            f"{text}; but what {unheard:.1f} of them have sent is not even acknowledged: something in between has forgotten "
+            "the connection, or there is no host any more"
+        )
+        return Unknown(because, FORGOTTEN, Code.UNREACHABLE)
     if (meant := meant_to_wait.instead(history, remote, seen, SHARE.value)) is not None:
         return meant
     return Present("warning", SURE, "the app", evidence, Advice(
@@ -84,6 +95,10 @@ def _looks(service: Service | None) -> tuple[str, ...]:
             "on the server: SELECT state, wait_event_type, count(*) FROM pg_stat_activity GROUP BY 1, 2")  # fmt: skip
 
 
+FORGOTTEN = (
+    "let the app's connections send keep-alives sooner than a NAT, a firewall or a load balancer in between forgets them (libpq: keepalives_idle=60), "
+    "or its pool not keep idle ones for so long; tcp_user_timeout=10000 ends the wait for what is lost"
+)
 ADVICE = "Find what the database, or a proxy before it, is busy with: this client waits, and the network to it is fast."
 
 RULE = Rule(

@@ -137,6 +137,18 @@ def test_a_connection_is_in_one_group(known: dict[str, Any], group: str | None) 
     assert classify(sock(**known)) == group
 
 
+def test_requests_that_nobody_acknowledges_are_told_apart_from_those_that_wait() -> None:
+    scene = Scene()
+    rests: dict[str, Any] = {"last_data_sent_seconds": 400.0, "last_data_recv_seconds": 399.9}
+    quiet = scene.read(*(sock(n, **rests, last_ack_recv_seconds=399.9) for n in (1, 2)))
+    asks: dict[str, Any] = {"last_data_sent_seconds": 3.0, "last_data_recv_seconds": 409.9, "unacked": 1}
+    answers = {1: 409.9, 2: 0.02}
+    asked = scene.read(*(sock(n, **asks, last_ack_recv_seconds=ago) for n, ago in answers.items()), after=10.0)
+    assert (quiet.waiting_ratio, quiet.unheard) == ({DB: 0.0}, {})
+    assert (asked.waiting_ratio, asked.unheard) == ({DB: 1.0}, {DB: 0.5})
+    assert scene.read(sock(3, state=SYN_SENT, unacked=1)).unheard == {}, "nor is one that is being opened forgotten"
+
+
 def test_one_sample_gives_shares_queues_and_the_shortest_round_trip_per_endpoint() -> None:
     reading = Scene().read(
         sock(1, rqueue=100, min_rtt_seconds=0.002),

@@ -70,6 +70,26 @@ def groups(*found: Seen) -> list[tuple[str | None, bool]]:
     return [(each.group, each.long) for each in found]
 
 
+def test_a_request_to_a_connection_that_was_forgotten_on_the_way_is_not_heard() -> None:
+    """Behind a NAT that drops what has been idle for 350 s: nothing comes back, and the kernel sends it again and again."""
+    wire = Wire().work(30.0)
+    assert not wire.after(400.0).look(last_ack_recv_seconds=400.0).unheard
+    wire.ask(acknowledged=False)
+    assert not wire.after(0.5).look(last_ack_recv_seconds=400.5).unheard, "its acknowledgement may be under way"
+    assert wire.after(9.5).look(last_ack_recv_seconds=410.0).unheard
+    assert wire.ask(acknowledged=False).after(0.1).look(last_ack_recv_seconds=410.1).unheard, "sent once more"
+    wire.ask().answer()
+    assert not wire.after(0.1).look(last_ack_recv_seconds=0.1).unheard
+
+
+@pytest.mark.parametrize("acknowledged", [False, True], ids=["an upload", "a slow statement"])
+def test_what_is_acknowledged_on_and_on_is_heard(acknowledged: bool) -> None:
+    """COPY FROM has something under way at each look."""
+    wire = Wire().work(30.0).ask(acknowledged=acknowledged)
+    found = [wire.after(SLOT).ask(9, acknowledged=acknowledged).look(last_ack_recv_seconds=0.01) for _ in range(3)]
+    assert [(each.group, each.unheard) for each in found] == [("waiting", False)] * 3
+
+
 def test_a_reply_of_which_nothing_is_taken_for_a_minute_is_left_and_one_that_is_read_slowly_is_not() -> None:
     left, slow = Wire(), Wire()
     for wire in (left, slow):

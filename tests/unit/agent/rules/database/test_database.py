@@ -180,6 +180,8 @@ CASES: dict[str, dict[str, tuple[tuple[Reading | tuple[Reading, ...], ...], type
     },
     "waiting_for_database": {
         "long waits, near": ((WAITING,) * 4, Present),
+        "of requests that nobody has acknowledged": ((replace(WAITING, unheard={DB: 0.8}),) * 4, Unknown),
+        "of which one that nobody has acknowledged": ((replace(WAITING, unheard={DB: 0.25}),) * 4, Present),
         "idle": ((sample(),) * 4, Absent),
         "many short waits": ((sample(waiting_ratio=0.9, waiting_seconds=0.001),) * 4, Absent),
         "far away": ((sample(waiting_ratio=0.9, waiting_seconds=0.06, min_rtt_seconds=0.1),) * 4, Absent),
