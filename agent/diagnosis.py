@@ -22,7 +22,7 @@ from agent.history import History
 from agent.portions import Portions
 from agent.report import AgentSelf, Check, Finding, Report, RuledOut, Status, UnknownRule
 from agent.rules import RULES
-from agent.rules.causal_graph import GRAPH, CausalGraph
+from agent.rules.causal_graph import CPU_TAKERS, GRAPH, CausalGraph
 from agent.rules.rule import Absent, Judgement, Present, Rule, Unknown
 from agent.suspects import suspects
 from agent.verdict import SPINS_SECONDS, Ended, conclude
@@ -213,7 +213,7 @@ class Engine:
         verdict = conclude(
             self._history, findings, answers, since, bursts, four,
             blind=bool(blind), of_the_app=harm.of_the_app, ended=ended,
-            told=any(rule.suspect == "CPU" for rule in self.rules if rule.id in present),
+            told=not present.keys().isdisjoint(CPU_TAKERS),
         )  # fmt: skip
         return Report(
             status=verdict.status,
@@ -234,8 +234,11 @@ class Engine:
         )
 
     def _ended(self) -> Ended | None:
-        """The finding about the CPU that ended last, where there is none now and bursts from before that would still count."""
-        own = [(self._states[rule.id], rule) for rule in self.rules if rule.suspect == "CPU"]
+        """The finding about who takes the CPU that ended last, where there is none now and bursts from before that would still count.
+
+        What the app's runtime makes of its limit takes nothing from anybody.
+        """
+        own = [(self._states[rule.id], rule) for rule in self.rules if rule.id in CPU_TAKERS]
         last, rule = max(own, key=lambda each: each[0].ended, default=(_State(), None))
         ago = self._clock() - last.ended
         if rule is None or ago >= SPINS_SECONDS or any(state.verdict == "present" for state, _ in own):

@@ -73,7 +73,7 @@ def conclude(
 
     ``cpu`` and ``bursts`` are of the time since the last finding about the CPU ``ended``.  ``blind``: a rule without which nothing is called
     healthy is unknown.  ``of_the_app``: what they hold up is the app's.
-    ``told``: one of them, which holds nobody up, is about the CPU and says what of it is missing.
+    ``told``: one of them, which holds nobody up, is about who takes the CPU and says what of it is missing.
     """
     causes = [f for f in findings if f.explained_by is None]
     if any(f.severity != "info" for f in causes):

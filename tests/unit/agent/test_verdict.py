@@ -143,8 +143,8 @@ def test_what_is_worth_knowing_does_not_stand_in_for_the_verdict() -> None:
         assert said in beside.verdict
         assert "nowing" in beside.verdict
         assert "title of aside: aside." in beside.verdict
-    # One about the CPU is what that of the CPU says.
-    told = report(short, dataclasses.replace(aside, suspect="CPU"))
+    # One about who takes the CPU is what that of the CPU says.
+    told = report(short, dataclasses.replace(aside, id="cpu_quota_throttled"))
     assert (told.status, told.conclusive) == ("pass", True)
     assert "worth knowing: title of aside" in told.verdict
 
@@ -167,6 +167,39 @@ def test_a_freeze_is_a_share_of_the_time_that_was_looked_at() -> None:
 
 
 HELD = Burst((0.09,), burn=0.01)
+
+
+def ends(rule: Rule, answer: list[Judgement]) -> Rule:
+    """This rule about who takes the CPU, with the latest of these answers."""
+    return dataclasses.replace(rule, id="cpu_quota_throttled", judge=lambda _: answer[-1], clear_seconds=0.0)
+
+
+def test_what_a_runtime_makes_of_its_limit_says_nothing_of_cpu_that_is_missing() -> None:
+    """A Go service that counts the 64 CPUs of its node was HEALTHY while a fifth of what its bursts wanted was taken from them."""
+    known = dataclasses.replace(finding("runtime_oversubscribed", None, "info"), suspect="CPU")
+    short = Scene().run(120, spins=Burst((0.003,), burn=0.012, every=15.0), cause="contention")
+    found = report(short, *(rule for rule in RULES if rule.suspect != "CPU"), known)
+    assert (found.status, found.conclusive) == ("warn", True)
+    assert "got the CPU only 80.0%" in found.verdict
+    assert "Worth knowing as well: title of runtime_oversubscribed" in found.verdict
+
+
+def test_the_end_of_a_limit_is_told_beside_what_a_runtime_makes_of_it_and_not_the_end_of_that() -> None:
+    known = dataclasses.replace(finding("runtime_oversubscribed", None, "info"), suspect="CPU", clear_seconds=0.0)
+    scene = Scene().run(60, spins=HELD)
+    answer: list[Judgement] = [finding("limit", 0.5).judge(scene.history)]
+    engine = Engine(scene.history, rules=(ends(finding("limit", 0.5), answer), known), clock=scene.clock)
+    engine.evaluate(AgentSelf("", 0.0, 0.0, 0))
+    answer.append(Absent("it is over"))
+    found, _ = engine.evaluate(AgentSelf("", 0.0, 0.0, 0))
+    assert "too few bursts of CPU have been tried in the 1 s since this ended: title of limit" in found.verdict
+    calm, told = Scene().run(120), [known.judge(scene.history)]
+    engine = Engine(calm.history, rules=(dataclasses.replace(known, judge=lambda _: told[-1]),), clock=calm.clock)
+    engine.evaluate(AgentSelf("", 0.0, 0.0, 0))
+    told.append(Unknown("the app was started anew: its runtime has not been examined yet"))
+    found, _ = engine.evaluate(AgentSelf("", 0.0, 0.0, 0))
+    assert (found.status, found.conclusive) == ("pass", True)
+    assert found.verdict.startswith("Nothing takes the CPU away")
 
 
 def test_bursts_that_a_limit_held_say_nothing_of_the_time_after_it() -> None:
@@ -204,7 +237,7 @@ def test_bursts_that_a_limit_held_say_nothing_of_the_time_after_it() -> None:
 def test_what_nobody_can_vouch_for_is_not_called_over(then: Judgement, status: str, said: str) -> None:
     scene = Scene().run(60, gap=0.05, spins=HELD)
     answer: list[Judgement] = [finding("limit", 0.5).judge(scene.history)]
-    rule = dataclasses.replace(finding("limit", 0.5), judge=lambda _: answer[-1], suspect="CPU", clear_seconds=0.0)
+    rule = ends(finding("limit", 0.5), answer)
     engine = Engine(scene.history, rules=(rule,), clock=scene.clock)
     assert engine.evaluate(AgentSelf("", 0.0, 0.0, 0))[0].verdict.startswith("Title of limit")
     answer.append(then)
@@ -216,7 +249,7 @@ def test_what_nobody_can_vouch_for_is_not_called_over(then: Judgement, status: s
 def test_bursts_since_the_end_count_and_those_before_it_do_not() -> None:
     scene = Scene().run(60, spins=HELD)
     answer: list[Judgement] = [finding("limit", 0.5).judge(scene.history)]
-    rule = dataclasses.replace(finding("limit", 0.5), judge=lambda _: answer[-1], suspect="CPU", clear_seconds=0.0)
+    rule = ends(finding("limit", 0.5), answer)
     engine = Engine(scene.history, rules=(rule,), clock=scene.clock)
     engine.evaluate(AgentSelf("", 0.0, 0.0, 0))
     answer.append(Absent("it is over"))
