@@ -28,7 +28,7 @@ from agent.views.cpu import Throttling, cores_used, throttling
 from agent.views.limits import seconds_at_limit
 from agent.views.runtime_fit import AppFit, of_app
 from agent.views.stalled import QUOTA
-from probes.app.cpu_count import ONE_THREADED
+from probes.app.cpu_count import ONE_THREADED, POOL_THREADS
 from probes.app.processes import ProcessesReading
 from probes.reading import Code
 
@@ -132,8 +132,12 @@ def _saved(cores: float, whole: int, threads: float) -> float:
 def _present(
     history: History, fit: AppFit, severity: Severity, evidence: tuple[Evidence, ...], share: float | None = None
 ) -> Present:
-    runtime, whole = fit.main[1].program.runtime, _whole(fit)
-    fitting = [line.format(n=whole, pool=max(1, whole - 1)) for line in SETTINGS.get(runtime, SETTINGS["other"])]
+    main, whole = fit.main[1], _whole(fit)
+    runtime, together = main.program.runtime, (main.belief.at_once or 1) * main.workers
+    numbers = {
+        "n": whole, "threads": max(1, ceil(together / whole)), "helpers": max(1, whole - 1), "pool": max(POOL_THREADS, whole - 1),
+    }  # fmt: skip
+    fitting = [line.format(**numbers) for line in SETTINGS.get(runtime, SETTINGS["other"])]
     changes = (*fitting, *raising.raise_cpu(history, fit.group))
     return Present(severity, SURE, "the app", evidence, Advice(
         ADVICE if severity != "info" else BOTH, tuple(changes), "a burst of work on fewer threads takes longer where it is alone",
@@ -143,17 +147,24 @@ def _present(
 
 ADVICE = "Let the runtime count as many CPUs as the limit has whole cores: its bursts then are not stopped."
 BOTH = "Raise the limit if its work is held up; and let the runtime count no more CPUs than the limit has whole cores."
-#: What makes a runtime count ``n``.
+#: What makes a runtime count ``n``.  Threads of libuv's pool, and workers that serve one request each, mostly wait for others (docs.libuv.org, threadpool;
+#: docs.gunicorn.org, design): fewer of them would compute less at once, and hold up whatever waits behind them.  So of these as many are kept.
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "go": ("GOMAXPROCS={n}   # in the environment of the app's container",),
     "java": ("-XX:ActiveProcessorCount={n}   # in JAVA_TOOL_OPTIONS of the app's container",),
     "dotnet": ("DOTNET_PROCESSOR_COUNT={n}   # in the environment of the app's container",),
     "node": (
-        "UV_THREADPOOL_SIZE={pool}   # in the environment of the app's container",
+        "--v8-pool-size={helpers}   # in NODE_OPTIONS of the app's container: threads that collect garbage beside the loop, 4 where it is not set",
+        "UV_THREADPOOL_SIZE={pool}, where it is set higher   # with fewer, files and look-ups of names wait for each other",
         "no more than {n} workers (pm2 -i {n}, node:cluster)",
     ),
-    "python": ("gunicorn --workers {n}, or uvicorn --workers {n}",),
-    "ruby": ("puma --workers {n}",),
+    "python": (
+        "gunicorn --workers {n} --threads {threads}   # {threads} times as many as a worker has now: of its threads one computes at a time",
+        "or uvicorn --workers {n}",
+    ),
+    "ruby": (
+        "puma --workers {n} --threads {threads}:{threads}   # {threads} times as many as a worker has now: of its threads one computes at a time",
+    ),
     "nginx": ("worker_processes {n};   # auto counts the CPUs of the machine",),
     "other": ("{n} processes or threads that compute",),
 }

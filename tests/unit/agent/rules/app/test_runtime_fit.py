@@ -330,6 +330,48 @@ def test_what_is_the_limit_s_or_nobody_s_is_not_the_runtime_s(made: Scene, verdi
     assert isinstance(judgement, verdict), judgement
 
 
+@pytest.mark.parametrize(
+    ("made", "changes"),
+    [
+        pytest.param(
+            scene(1.0, fit("node", 1.0, version="20.11.1"), used=0.4, held=0.3, threads=3.0),
+            ("--v8-pool-size=1   #", "UV_THREADPOOL_SIZE=4, where it is set higher", "no more than 1 workers"),
+            id="node",
+        ),
+        pytest.param(
+            scene(
+                8.0,
+                fit("node", 8.0, version="20.11.1", workers=4, mask=16),
+                used=4.0,
+                held=0.3,
+                threads=16.0,
+                mask=16,
+                cpus=16,
+            ),
+            ("--v8-pool-size=7   #", "UV_THREADPOOL_SIZE=7, where it is set higher", "no more than 8 workers"),
+            id="node:cluster",
+        ),
+        pytest.param(
+            scene(1.0, fit("python", 1.0, version="3.11", workers=9), used=0.5, held=0.3, threads=5.0),
+            ("gunicorn --workers 1 --threads 9   #", "or uvicorn --workers 1"),
+            id="gunicorn",
+        ),
+        pytest.param(
+            scene(2.0, fit("ruby", 2.0, version="3.3", workers=5), used=0.9, held=0.3, threads=5.0),
+            ("puma --workers 2 --threads 3:3   #",),
+            id="puma",
+        ),
+    ],
+)
+def test_what_mostly_waits_is_kept_where_fewer_shall_compute_at_once(made: Scene, changes: tuple[str, ...]) -> None:
+    """Of nine workers that serve one request each one was to be left, of libuv's four threads one: then requests wait for each other's database, look-ups and files."""
+    judgement = judge(OVER, made)
+    assert isinstance(judgement, Present), judgement
+    assert judgement.severity == "warning"
+    for said, begins in zip(judgement.advice.changes, changes, strict=False):
+        assert said.startswith(begins)
+
+
 def raised(limit: float, each: Fit, *, used: float, slots: int, throttled: float = 0.0, hits: float = 0.0) -> Scene:
     """A minute in which all of a limit of 0.2 cores was used and work was held all the time; at the end of another slot it is raised to this."""
     made = scene(0.2, many(0.2, 8), used=0.2, held=1.0, threads=6.0)
