@@ -6,8 +6,9 @@ the limit, a burst uses up a period's quota on many threads and all of them are 
 
 Which processes they are the processes probe says (``Context.app_pids``); each is looked into once, and what is read again
 is its start, its group, its limit and its siblings: processes of one name and group that have one parent, such as the workers of gunicorn,
-puma, pm2 or nginx, count together, also those that hold no connection and so are not watched.  Their master has their name and waits: of a
-runtime of one thread it is no worker, whichever of them the app was named by, unless its use of CPU says that it computes.
+puma, pm2 or nginx, count together, also those that hold no connection and so are not watched.  Their master has their name, or one of its own as
+uvicorn's, and waits: of a runtime of one thread it is no worker, whichever of them the app was named by, unless its use of CPU says that it
+computes.  Nor is what Python's multiprocessing starts beside workers, which has their name and parent and waits for their end.
 
 Cost: 0.4 ms for a new process (a Go program of 80 MB: 0.4 ms more), 0.15 ms for a known one, 0.02 ms for a sibling, once a minute.
 
@@ -26,7 +27,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from probes.app.cpu_count import Belief, How, believed
 from probes.app.processes import ENDED, are_watched
-from probes.app.procfs import Stat, allowed_cpus, read_name, read_parent, read_stat
+from probes.app.procfs import Runtime, Stat, allowed_cpus, read_name, read_parent, read_stat
 from probes.app.program import Program, read_program
 from probes.averages import fmean
 from probes.host.cgroup_files import Quota, read_quota
@@ -45,6 +46,8 @@ MOST_ALIKE = 64
 COMPUTES_CORES, COMPUTES_RATIO = 0.05, 0.5
 CPU_SECONDS = 0.6e-3
 READING_BYTES = 4_000
+#: In the command line of what Python starts beside processes that it spawns (Lib/multiprocessing/resource_tracker.py; joblib has its own).
+TRACKER = b"resource_tracker import main"
 _UNMOUNTED = Unseen("its CPU limit cannot be seen: no mount here shows its control group", Code.UNREACHABLE)
 
 
@@ -141,8 +144,9 @@ class RuntimeProbe:
                 named.setdefault(stat.name, []).append(Fit(known.program, belief, 0, mask))
         if not named:
             raise NoData(ENDED)
-        masters = self._masters(alike.values(), stats)
-        workers = {name: _workers(found, alike[name], masters) for name, found in named.items()}
+        trackers = self._trackers(named, alike)
+        waiting = trackers | self._masters(_families(named, alike, trackers), stats)
+        workers = {name: _workers(found, alike[name], waiting) for name, found in named.items()}
         fits = {name: _together(found, len(workers[name])) for name, found in named.items()}
         allowed = self._allowed(set().union(*workers.values()), masks) or machine
         return RuntimeReading(
@@ -191,8 +195,19 @@ class RuntimeProbe:
                             found[int(child)] = parent
         return found
 
+    def _trackers(self, named: Mapping[str, list[Fit]], alike: Mapping[str, Collection[int]]) -> set[int]:
+        """Of Python's processes those that wait for the end of the others."""
+        found = set()
+        for pid in (
+            pid for name, fits in named.items() if _worst(fits).program.runtime == "python" for pid in alike[name]
+        ):
+            with suppress(OSError):  # it has ended
+                if TRACKER in read_start(f"{self._root}/proc/{pid}/cmdline"):
+                    found.add(pid)
+        return found
+
     def _masters(self, alike: Iterable[Mapping[int, int]], stats: dict[int, Stat]) -> set[int]:
-        """Those with children of their name to which they leave the computing, by their use since the look before; the first look takes all for
+        """Those with children of their runtime to which they leave the computing, by their use since the look before; the first look takes all for
         such.  ``stats`` are those of the processes that are watched.
         """
         families = [parents for parents in alike if not parents.keys().isdisjoint(parents.values())]
@@ -223,16 +238,27 @@ class RuntimeProbe:
         return len(frozenset[int]().union(*found.values())) if all(found.values()) else 0
 
 
+def _families(
+    named: Mapping[str, list[Fit]], alike: Mapping[str, Mapping[int, int]], trackers: Collection[int]
+) -> Iterable[Mapping[int, int]]:
+    """The processes of each runtime, whatever their names are, each with its parent."""
+    found: dict[Runtime, dict[int, int]] = {}
+    for name, fits in named.items():
+        computing = {pid: parent for pid, parent in alike[name].items() if pid not in trackers}
+        found.setdefault(_worst(fits).program.runtime, {}).update(computing)
+    return found.values()
+
+
 def _used_by_one(pid: int, parents: Mapping[int, int], used: Mapping[int, float]) -> float:
     """What a child of this process used, on average of those that are known for as long."""
     theirs = [used[child] for child, parent in parents.items() if parent == pid and child in used]
     return fmean(theirs) if theirs else 0.0
 
 
-def _workers(found: list[Fit], alike: Collection[int], masters: Collection[int]) -> set[int]:
-    """Those of one name that compute: all of them, or without their masters where each computes on one thread."""
-    waiting = masters if _worst(found).belief.how is How.ONE_THREAD else ()
-    return {pid for pid in alike if pid not in waiting}
+def _workers(found: list[Fit], alike: Collection[int], waiting: Collection[int]) -> set[int]:
+    """Those of one name that compute: all of them, or without who waits for the others where each computes on one thread."""
+    left_out = waiting if _worst(found).belief.how is How.ONE_THREAD else ()
+    return {pid for pid in alike if pid not in left_out}
 
 
 def _together(found: list[Fit], workers: int) -> Fit:

@@ -292,6 +292,32 @@ def test_a_supervisor_of_another_name_changes_nothing(scene: Scene) -> None:
     assert scene.read().workers == {"entrypoint.sh": 1, "gunicorn": 2}
 
 
+TRACKS = "/usr/bin/python3.12\0-c\0from multiprocessing.resource_tracker import main;main(5)\0"
+
+
+@pytest.mark.parametrize("watched", [(60, 61, 62, 63), (62, 63), (62,)], ids=str)
+def test_what_uvicorn_starts_beside_its_workers_is_none_of_them(scene: Scene, watched: tuple[int, ...]) -> None:
+    """Of uvicorn --workers 2 three or four processes were counted, and three cores were no more than they can use."""
+    scene.process(60, "uvicorn", "/usr/bin/python3.12")
+    made = scene.family({61: 60, 62: 60, 63: 60}, "python3", "/usr/bin/python3.12")
+    scene.fake.write("/proc/61/cmdline", TRACKS)
+    scene.pids[:] = watched
+    for look in range(3):
+        for worker in (62, 63):
+            made[worker].thread(worker, run=look * 50.0)
+        reading = scene.read()
+        assert sum((reading.workers or {}).values()) == sum((reading.usable_cpus or {}).values()) == 2
+        scene.clock.advance(60)
+
+
+def test_a_master_of_another_runtime_is_no_master(scene: Scene) -> None:
+    """It waits for a helper, and may compute without it."""
+    scene.process(60, "node", "/usr/bin/node")
+    scene.process(61, "python3", "/usr/bin/python3.12", parent=60)
+    scene.fake.write("/proc/60/task/60/children", "61 ")
+    assert scene.read().workers == {"node": 1, "python3": 1}
+
+
 def test_a_program_that_counts_cpus_itself_computes_beside_its_children(scene: Scene) -> None:
     scene.process(60, "shop", "/app/shop", program(text=PLAIN))
     scene.process(61, "shop", "/app/shop", program(text=PLAIN), parent=60)
