@@ -165,7 +165,7 @@ def _changes(history: History, fit: AppFit, main: Fit) -> tuple[str, ...]:
     how = main.belief.how
     if how is How.ONE_THREAD:
         workers = WORKERS.get(main.program.runtime, WORKERS["other"])
-        return (*(line.format(n=up if whole else down) for line in workers), lower)
+        return (*(line.format(n=up if whole else down) for line in workers), *whole, lower)
     if how is How.SET:
         counts = up if whole or fit.cores == up else down
         return (

@@ -240,6 +240,19 @@ def test_the_advice_is_whole_cores_or_more_to_use_them(made: Scene, first: str) 
     assert judgement.advice.changes[0].startswith(first)
 
 
+@pytest.mark.parametrize(
+    ("limit", "cpus", "workers", "raises"), [(1.5, 8, 2, True), (1.5, 1, 1, False), (2.0, 8, 2, False)]
+)
+def test_workers_for_more_than_the_limit_come_with_the_limit_that_they_take(
+    limit: float, cpus: int, workers: int, raises: bool
+) -> None:
+    """Two event loops were advised at a limit of 1.5 cores, and nothing of the two cores without which they are throttled."""
+    judgement = judge(UNUSABLE, scene(limit, fit("node", limit), environment="kubernetes", cpus=cpus, **FULL))
+    assert isinstance(judgement, Present)
+    assert judgement.advice.changes[0].startswith(f"pm2 start app.js -i {workers},")
+    assert any(change.startswith('resources.limits.cpu: "2"') for change in judgement.advice.changes) is raises
+
+
 def many(limit: float, count: int) -> Fit:
     return fit(limit=limit, counts={"GOMAXPROCS": count})
 
