@@ -44,6 +44,8 @@ LATEST = int(RECENT.value)
 #: So many probes wait by chance beside such neighbours; as many as that convict which are there as rarely as all of the least number.
 BY_CHANCE = 1 / 3
 MOST_CHANCE = BY_CHANCE**LATEST
+#: Readings of the app's busy thread, at least: one may be a burst.  It is the only one from this share of what the app uses.
+LEAST_READINGS, ALONE = 3, 0.8
 #: It is over when so many in a row met nothing.
 CLEAN = 2
 SPREAD = Threshold(
@@ -91,6 +93,18 @@ OTHERS = Threshold(
     "ratio",
     "two threads of an app that fill two CPUs in bursts make a probe, the third, wait 53 % in the lab, and do not wait themselves",
 )
+BUSY = Threshold(
+    "time for which a thread of the app runs, at least, for its own run delay to answer",
+    0.5,
+    "ratio",
+    "it wants to go on running, as the busy-loop probe does, and may have a larger share of the CPUs",
+)
+UNHELD = Threshold(
+    "wait of that thread for a CPU, of the time in which it is ready, less than this is not held by what the agent waits for",
+    0.1,
+    "ratio",
+    "three busy threads of one weight on two CPUs wait a third of the time",
+)
 PLAIN = measured(5, 5, where="plain")
 GUEST = measured(
     0,
@@ -135,6 +149,10 @@ def _judge(history: History) -> Judgement:
         return Unknown(why, OF_THE_APP, Code.CANNOT_COUNT)
     if share < SHARE.value:
         return Absent(f"run delay beyond the quota took {share:.1%} of the time", evidence)
+    app = _busy_app_waits(history)
+    if app is not None and app < UNHELD.value:
+        why = f"the app's busy thread waits {app:.0%} of the time in which it is ready: what this agent waits for does not hold it"
+        return Absent(why, (Evidence(why, app, "ratio"), *evidence))
     host = held_outside(history, cpu) if cpu is not None else 0.0
     if kernel(history) == "guest" and host >= HOST.value:
         why = f"{evidence[0].text}; but the host takes {host:.0%} of it, and who waits for a CPU that the host holds looks like one who waits for other work"
@@ -197,6 +215,30 @@ def _with_the_app(history: History, used: float | None) -> float | None:
     return used if used is not None and used >= APP.value else None
 
 
+def _busy_app_waits(history: History) -> float | None:
+    """Of the time in which the app's one busy thread was ready, that in which it waited for a CPU; ``None`` where it has none or several.
+
+    A sidecar that requests 0.01 CPUs has a hundredth of the weight of an app that requests one: it waits where the app does not.
+    Of several threads the one that ran most is the one that waited least, and does not speak for the others.
+    """
+    readings = [r for r in history.window(ProcessesReading, SPAN) if r.busiest_thread_delay_ratio and r.cpu_cores]
+    alone = [_only_thread(r) for r in readings]
+    if len(alone) < LEAST_READINGS or not all(alone):
+        return None
+    told = [each for each in alone if each is not None]
+    waited = sum(delay for _, delay in told)
+    return waited / (waited + sum(ran for ran, _ in told))
+
+
+def _only_thread(reading: ProcessesReading) -> tuple[float, float] | None:
+    """Shares of the time for which the thread ran that is nearly all of the app's use of the CPU, and for which it waited, with those that use the rest."""
+    ran, delays, cores = reading.busiest_thread_ratio or {}, reading.busiest_thread_delay_ratio or {}, reading.cpu_cores
+    name = max(ran, key=ran.__getitem__, default="")
+    if name not in delays or ran[name] < max(BUSY.value, ALONE * sum((cores or {}).values())):
+        return None
+    return ran[name], sum(delays.values())
+
+
 def _without_spins(history: History, used: float | None) -> Judgement:
     """No spin is made while a limit holds the work anyway; who gets all of that limit waits for nobody else."""
     reading = history.latest(CgroupReading)
@@ -239,7 +281,7 @@ RULE = Rule(
     meaning="Threads that are ready wait in the run queue because all CPUs run something else; no limit is at work.",
     disproof="run delay in /proc/PID/schedstat grows by less than a quarter of a busy thread's wall time",
     needs=(SuspensionReading,),
-    thresholds=(SHARE, RECENT, SPREAD, STARTED, WHOLE, SELF, APP, WAITED, HOST, IDLE, OTHERS),
+    thresholds=(SHARE, RECENT, SPREAD, STARTED, WHOLE, SELF, APP, WAITED, HOST, IDLE, OTHERS, BUSY, UNHELD),
     confidences=(PLAIN, GUEST),
     span_seconds=SPAN,
     judge=_judge,

@@ -6,7 +6,7 @@ import pytest
 
 from agent.rules import BY_ID
 from agent.rules.cpu.cpu_contended import ADVICE, EITHER_ADVICE, OWN_ADVICE
-from agent.rules.rule import Judgement, Present, Unknown
+from agent.rules.rule import Absent, Judgement, Present, Unknown
 from agent.views.cpu import cpu_breakdown
 from probes.app.processes import ProcessesReading
 from tests.unit.builders import ALL_COUNT, Burst, Scene, beats, cgroup, platform, spin
@@ -181,3 +181,42 @@ def test_the_time_before_anybody_waited_says_nothing() -> None:
         waited = [spin(start + 1.0, burn=0.012, gaps=(0.02,), cause="contention")] if busy else []
         scene.slot([*beats(start, 5.0), *waited], idle=0.0 if busy else 10.0)
     assert isinstance(BY_ID["cpu_contended"].judge(scene.history), Present)
+
+
+@pytest.mark.parametrize(
+    ("ran", "waited", "cores", "slots", "verdict"),
+    [
+        (0.97, 0.01, 1.0, 6, Absent),
+        (0.6, 0.05, 0.62, 6, Absent),
+        (0.6, 0.12, 0.62, 6, Present),
+        (0.6, 0.35, 0.62, 6, Present),
+        (0.3, 0.02, 0.31, 6, Present),
+        (0.97, 0.01, 1.9, 6, Present),
+        (0.97, 0.01, 1.0, 2, Present),
+        (0.97, None, 1.0, 6, Present),
+    ],
+    ids=[
+        "runs",
+        "mostly",
+        "waits a little",
+        "waits as well",
+        "rests in between",
+        "one of several",
+        "too short to tell",
+        "not counted",
+    ],
+)
+def test_what_waits_is_the_agent_alone_where_the_apps_busy_thread_does_not(
+    ran: float, waited: float | None, cores: float, slots: int, verdict: type
+) -> None:
+    """A sidecar requests 0.01 CPUs, its Node app one: on a full node the sidecar waited, and the app was told to get a larger share."""
+    scene = crowded()
+    for _ in range(slots):
+        scene.history.add(
+            ProcessesReading(
+                taken=scene.clock(), seconds=10.0, own_group=False, cpu_cores={"node": cores},
+                busiest_thread_ratio={"node": ran}, busiest_thread_delay_ratio=None if waited is None else {"node": waited},
+            )
+        )  # fmt: skip
+    judgement = BY_ID["cpu_contended"].judge(scene.history)
+    assert isinstance(judgement, verdict), judgement
