@@ -53,7 +53,7 @@ from agent.rules.cpu.billing_inferred import (
 )  # fmt: skip
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.views import place
-from agent.views.attribution import digest
+from agent.views.attribution import attribute, digest
 from agent.views.comb import releases
 from agent.views.comb_clock import binomial_tail
 from agent.views.requests import busy_seconds, timeline
@@ -124,7 +124,8 @@ def billing_lines(history: History) -> tuple[str, ...]:
 @once
 def _judge(history: History) -> Judgement:
     felt = history.window(SuspensionReading, SPAN)
-    telling = [w for r in felt for w in (*digest(r).spins, *digest(r).large)]
+    # Who stood still for seconds has not tried what a burst gets: it neither convicts nor comes through.
+    telling = [w for r in felt for w in (*digest(r).spins, *digest(r).large) if not attribute(w).freeze]
     readings = history.window(RequestsReading, SPAN)
     if not readings:
         return infer(history, telling, history.why_missing(RequestsReading, SPAN))

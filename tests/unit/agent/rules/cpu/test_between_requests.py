@@ -302,6 +302,22 @@ def test_freezes_are_not_the_billing_mode(freezes: int) -> None:
     assert isinstance(judge(scene), Absent)
 
 
+def stopped_between_requests(*, freeze_in_flight: int = 0) -> Scene:
+    """Requests that get all of the CPU; between two of them the whole instance stands still once, for seconds."""
+    scene = cloud_run()
+    for _ in range(4):
+        scene.run(20, spins=CLEAN, in_flight=2)
+        scene.run(5, spins=None, in_flight=freeze_in_flight).freeze(3.0, in_flight=freeze_in_flight)
+        scene.run(5, spins=None, in_flight=freeze_in_flight)
+    return scene
+
+
+def test_an_instance_that_stands_still_between_requests_has_not_come_through_there() -> None:
+    """Cloud Run disables or limits the CPU there: no burst was tried in between, and four freezes were four that came through."""
+    judgement = judge(stopped_between_requests())
+    assert isinstance(judgement, Unknown), judgement
+
+
 def test_a_window_around_a_transition_belongs_to_neither_kind() -> None:
     """The only gaps fall within the margin after a request ended."""
     scene = cloud_run().run(20, spins=None, cause="hidden limit", in_flight=1)
