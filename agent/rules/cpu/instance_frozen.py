@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from agent.history import History
 from agent.report import Advice, Evidence
 from agent.rules.confidence import measured
+from agent.rules.cpu import billing, cpu_throttled_between_requests
 from agent.rules.rule import Absent, Judgement, Present, Rule, Threshold, Unknown
 from agent.rules.words import some
 from agent.views.attribution import add_up, attribute, digest
+from agent.views.requests import timeline
 from agent.views.stalled import FREEZE
 from probes.cpu.suspension import LONG_GAP_SECONDS, SuspensionReading, Window
 from probes.reading import Code
@@ -68,22 +70,13 @@ def _judge(history: History) -> Judgement:
         Evidence(f"{some(len(frozen), 'such gap')} in two minutes", float(len(frozen)), ""),
         Evidence("no throttled time and no scheduler delay cover it", (last.run_delay or 0.0), "seconds"),
     )
-    advice = Advice(
-        ADVICE,
-        (
-            "search for docker pause, a cgroup freezer, SIGSTOP or a debugger at that time",
-            "search for a live migration or snapshot in the host's maintenance log",
-        ),
-        "none",
-        "more CPU, another billing mode or a faster database: nothing ran at all",
-    )
     lost = sum(w.longest for w in frozen)
     return Present(
         "warning",
         SURE,
         "whole instance",
         evidence,
-        advice,
+        _advice(history, last),
         started=last.end - last.longest,
         share=min(1.0, lost / history.reach(SPAN)),
     )
@@ -98,7 +91,25 @@ def _crowded(readings: Sequence[SuspensionReading], frozen: Window) -> bool:
     return beats.causes.total > 0 and beats.share * beats.causes.unknown / beats.causes.total >= HELD.value
 
 
+def _advice(history: History, last: Window) -> Advice:
+    """Request-based billing may take the whole CPU while no request is in flight ("disabled or severely limited"): where that may be, it is no vain change."""
+    during = billing.in_flight(timeline(history, billing.SPAN), last)
+    lines = () if during else cpu_throttled_between_requests.billing_lines(history)
+    if not lines:
+        return Advice(ADVICE, LOOK, "none", "more CPU, another billing mode or a faster database: nothing ran at all")
+    asked = "compare the gap with the request log: where a request was in flight, it was not the billing mode"
+    cost = "instance-based billing charges for the whole life of an instance, idle time included"
+    return Advice(
+        ON_CLOUD_RUN, (asked, *lines), cost, "more CPU for each request or a faster database: nothing ran at all"
+    )
+
+
 ADVICE = "Find out who stopped the instance."
+ON_CLOUD_RUN = "Find out whether a request was in flight: with request-based billing the platform may stop the instance between two."
+LOOK = (
+    "search for docker pause, a cgroup freezer, SIGSTOP or a debugger at that time",
+    "search for a live migration or snapshot in the host's maintenance log",
+)
 
 RULE = Rule(
     id="instance_frozen",

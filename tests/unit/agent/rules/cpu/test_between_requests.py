@@ -318,6 +318,15 @@ def test_an_instance_that_stands_still_between_requests_has_not_come_through_the
     assert isinstance(judgement, Unknown), judgement
 
 
+@pytest.mark.parametrize(("in_flight", "maybe"), [(0, True), (2, False)], ids=["between two", "during a request"])
+def test_a_freeze_where_no_request_is_in_flight_does_not_rule_the_billing_mode_out(in_flight: int, maybe: bool) -> None:
+    judgement = BY_ID["instance_frozen"].judge(stopped_between_requests(freeze_in_flight=in_flight).history)
+    assert isinstance(judgement, Present), judgement
+    assert any("--no-cpu-throttling" in line for line in judgement.advice.changes) is maybe
+    assert ("another billing mode" in judgement.advice.will_not_help) is not maybe
+    assert any("docker pause" in line for line in judgement.advice.changes) is not maybe
+
+
 def test_a_window_around_a_transition_belongs_to_neither_kind() -> None:
     """The only gaps fall within the margin after a request ended."""
     scene = cloud_run().run(20, spins=None, cause="hidden limit", in_flight=1)
