@@ -83,12 +83,24 @@ FARGATE = _sizes(
     (0.25, (512, 1024, 2048)), (0.5, range(1024, 4097, 1024)), (1, range(2048, 8193, 1024)), (2, range(4096, 16385, 1024)),
     (4, range(8192, 30721, 1024)), (8, range(16384, 61441, 4096)), (16, range(32768, 122881, 8192)),
 )  # fmt: skip
+_TOGETHER = "on the Consumption plan all containers of the app together have 2 GiB for each CPU"
+#: The memory is that of the CPUs, 2 GiB each: the Consumption plan takes no other pair.
+CONTAINER_APPS = _sizes(*((quarters / 4, (512 * quarters,)) for quarters in range(1, 17)))
 FLY = _sizes(*((cpus, range(2048 * cpus, 8192 * cpus + 1, 2048)) for cpus in (1, 2, 4, 8, 16)))
 
 #: By name of the environment, as the platform probe has it; "knative" is its "kubernetes" with a service.
 PLATFORMS: dict[str, Platform] = {
     "cloud_run_service": _cloud_run("services", "Cloud Run service", "`K_SERVICE`", "spec.template.spec.containers[]"),
     "cloud_run_job": _cloud_run("jobs", "Cloud Run job", "`CLOUD_RUN_JOB`", "spec.template.spec.template.spec.containers[]"),
+    "container_apps": Platform(
+        "Azure Container Apps", "`CONTAINER_APP_NAME`",
+        "0.25 to 4 CPUs in steps of 0.25, of all containers of the app together, with 2 GiB for each CPU (Consumption)",
+        "https://learn.microsoft.com/azure/container-apps/containers",
+        cpu=(Line("az containerapp update --name {name} --resource-group GROUP --container-name CONTAINER --cpu {cpu} --memory {gib}", _TOGETHER),),
+        memory=(Line("az containerapp update --name {name} --resource-group GROUP --container-name CONTAINER --cpu {cpu} --memory {gib}", _TOGETHER),),
+        share=(Line("az containerapp update --name {name} --resource-group GROUP --container-name CONTAINER --cpu {cpu} --memory {gib}", _TOGETHER),),
+        sizes=CONTAINER_APPS, top="run more replicas, or a dedicated workload profile: 4 CPUs and 8 GiB are the most that one has on Consumption",
+    ),
     "kubernetes": Platform(
         "Kubernetes", "`KUBERNETES_SERVICE_HOST`", "any amount; a pod starts only where a node has what it requests",
         "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/",

@@ -222,6 +222,7 @@ def _fill(
         "quota": "QUOTA" if cpus is None else f"{cpus * period:.0f}",
         "period": f"{period:.0f}",
         "mib": "MIB" if memory is None else str(memory),
+        "gib": "GIB" if memory is None else f"{memory / 1024:g}Gi",
         "needs": flag,
         "unit": unit.group(1) if unit else "UNIT",
         "user": "--user " if "/user@" in path else "",
@@ -245,6 +246,8 @@ def _memory_beside(history: History, here: Platform, cpus: float | None) -> int 
     reading = place.where(history)
     now = reading.memory_limit_bytes if reading is not None else None
     size = next((size for size in here.sizes if size.cpus == cpus), None)
+    if size is not None and len(size.memory) == 1 and (now is None or size.memory[0] * MIB >= now):
+        return size.memory[0]  # it comes with so many CPUs
     if now is None or size is None:
         return None
     return next((taken for taken in size.memory if taken * MIB >= now), None)

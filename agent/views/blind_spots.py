@@ -27,7 +27,7 @@ _CLOCK = CannotSee(
     Code.CANNOT_COUNT,
 )
 #: Platforms that run an app and its agent in containers of their own, each with a group of its own.
-_OF_CONTAINERS = frozenset({"kubernetes", "ecs", "ecs_fargate", "docker"})
+_OF_CONTAINERS = frozenset({"container_apps", "kubernetes", "ecs", "ecs_fargate", "docker"})
 _OTHER_CONTAINERS = CannotSee(
     "the CPU limits of other containers",
     "each container has its own quota, and this agent sees the one it runs in",

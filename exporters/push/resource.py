@@ -23,6 +23,7 @@ from probes.kernel_files import read_text
 _CLOUD = {
     "cloud_run_service": ("gcp", "gcp_cloud_run"),
     "cloud_run_job": ("gcp", "gcp_cloud_run"),
+    "container_apps": ("azure", "azure_container_apps"),
     "ecs": ("aws", "aws_ecs"),
     "ecs_fargate": ("aws", "aws_ecs"),
 }

@@ -10,8 +10,10 @@ gVisor is recognised by /proc/sentry-meminfo, a kernel release ending in "-gviso
 string of its /proc/version, or a kernel log that starts with "Starting gVisor".
 
 Environment: what each platform promises to set in every container or machine of its own, the narrowest first
-(Knative sets Cloud Run's K_SERVICE too; a container of ECS on EC2 is also one of Docker):
+(Knative sets Cloud Run's K_SERVICE too; Azure Container Apps run in a Kubernetes that nobody can reach; a container of ECS on EC2 is also
+one of Docker):
 
+- Azure Container Apps: CONTAINER_APP_NAME, CONTAINER_APP_REVISION.
 - Kubernetes: KUBERNETES_SERVICE_HOST.  Cloud Run's container contract: K_SERVICE, CLOUD_RUN_JOB.
 - Amazon ECS: ECS_CONTAINER_METADATA_URI_V4, and AWS_EXECUTION_ENV=AWS_ECS_FARGATE on Fargate.  Fly.io: FLY_APP_NAME.
 - Docker: /.dockerenv, or a group that its cgroup drivers name (docker/ID, docker-ID.scope).
@@ -38,7 +40,16 @@ from probes.record import dataclass
 from probes.registration import Context
 
 Environment = Literal[
-    "cloud_run_service", "cloud_run_job", "kubernetes", "ecs_fargate", "ecs", "fly", "docker", "systemd", "none"
+    "cloud_run_service",
+    "cloud_run_job",
+    "container_apps",
+    "kubernetes",
+    "ecs_fargate",
+    "ecs",
+    "fly",
+    "docker",
+    "systemd",
+    "none",
 ]
 
 _DOCKER_GROUP = re.compile(r"/docker[/-][0-9a-f]{64}(\.scope)?(/|$)", re.MULTILINE)
@@ -196,6 +207,8 @@ def find_environment(environ: Mapping[str, str]) -> tuple[Environment, str | Non
     service = get("K_SERVICE") or get("CLOUD_RUN_JOB") or None
     revision = get("K_REVISION") or get("CLOUD_RUN_EXECUTION") or None
     found: Environment = "none"
+    if get("CONTAINER_APP_NAME"):  # before Kubernetes, whose variables are there as well
+        return "container_apps", get("CONTAINER_APP_NAME"), get("CONTAINER_APP_REVISION") or None
     if get("KUBERNETES_SERVICE_HOST"):  # first: Knative sets K_SERVICE too, and has no billing mode
         found = "kubernetes"
     elif get("K_SERVICE"):

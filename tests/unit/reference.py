@@ -187,6 +187,7 @@ def _shown(line: Line) -> str:
         "group": "/GROUP",
         "cpu": "CPUS",
         "mib": "N",
+        "gib": "N",
     }
     return f"`{line.code.format(**open_)}`" + (f" ({line.note.format(**open_)})" if line.note else "")
 

@@ -36,7 +36,7 @@ def test_a_quota_convicts_the_cpu_with_its_share() -> None:
     assert told(Scene().run(60, gap=0.08, cause="quota", limit=0.2))["CPU"] == ("convicted", "80%")
 
 
-@pytest.mark.parametrize("environment", ["kubernetes", "ecs", "ecs_fargate", "docker", "none"])
+@pytest.mark.parametrize("environment", ["container_apps", "kubernetes", "ecs", "ecs_fargate", "docker", "none"])
 @pytest.mark.parametrize("app", ["in no group that is read", "beside the agent", "in a group that is read", "unknown"])
 def test_the_cpu_is_cleared_where_a_limit_of_the_apps_own_would_be_seen(environment: Environment, app: str) -> None:
     """A sidecar that may not read the app's group once said that a CPU limit would not help, beside an app that it held."""

@@ -36,6 +36,7 @@ DOCUMENTED: Mapping[str, Mapping[float, tuple[int, int]]] = {
         0.25: (512, 2 * GIB), 0.5: (GIB, 4 * GIB), 1: (2 * GIB, 8 * GIB), 2: (4 * GIB, 16 * GIB), 4: (8 * GIB, 30 * GIB),
         8: (16 * GIB, 60 * GIB), 16: (32 * GIB, 120 * GIB),
     },
+    "container_apps": {quarters / 4: (512 * quarters, 512 * quarters) for quarters in range(1, 17)},
     "fly": {cpus: (2 * GIB * cpus, 8 * GIB * cpus) for cpus in (1, 2, 4, 8, 16)},
 }  # fmt: skip
 FARGATE_STEPS = {8192: 4 * GIB, 16384: 8 * GIB}
@@ -43,6 +44,10 @@ FARGATE_STEPS = {8192: 4 * GIB, 16384: 8 * GIB}
 COMMANDS: Mapping[tuple[str, ...], tuple[frozenset[str], int]] = {
     ("gcloud", "run", "services", "update"): (frozenset({"--cpu", "--memory", "--no-cpu-throttling"}), 1),
     ("gcloud", "run", "jobs", "update"): (frozenset({"--cpu", "--memory"}), 1),
+    ("az", "containerapp", "update"): (
+        frozenset({"--name", "--resource-group", "--container-name", "--cpu", "--memory"}),
+        0,
+    ),
     ("kubectl", "set", "resources"): (frozenset({"-c", "--limits", "--requests"}), 1),
     ("kn", "service", "update"): (frozenset({"--limit", "--request"}), 1),
     ("docker", "run"): (frozenset({"--mount"}), 1),
@@ -57,7 +62,7 @@ SWITCHES = {"--no-cpu-throttling"}
 #: What each platform is told with: nothing of another's may appear.
 TOOLS: Mapping[str, frozenset[str]] = {
     "cloud_run_service": frozenset({"gcloud", "yaml"}), "cloud_run_job": frozenset({"gcloud", "yaml"}),
-    "kubernetes": frozenset({"kubectl", "yaml"}), "ecs_fargate": frozenset({"json"}), "ecs": frozenset({"json"}),
+    "container_apps": frozenset({"az"}), "kubernetes": frozenset({"kubectl", "yaml"}), "ecs_fargate": frozenset({"json"}), "ecs": frozenset({"json"}),
     "fly": frozenset({"fly", "toml"}), "docker": frozenset({"docker", "yaml"}), "systemd": frozenset({"systemctl", "ini"}),
     "none": frozenset({"echo"}),
 }  # fmt: skip
@@ -201,6 +206,16 @@ def test_fargate_is_only_told_combinations_that_it_documents(present: float, mem
         assert least <= int(said["memory"]) <= most
         assert (int(said["memory"]) - least) % FARGATE_STEPS.get(int(said["cpu"]), GIB) == 0 or said["cpu"] == "256"
         assert int(said["memory"]) >= memory
+
+
+@pytest.mark.parametrize(
+    ("memory", "asked"),
+    [(2.0**30, "2Gi"), (None, "2Gi"), (2.0**32, "GIB")],
+    ids=["seen", "not seen", "more on a dedicated profile"],
+)
+def test_container_apps_get_the_memory_that_belongs_to_the_cpu(memory: float | None, asked: str) -> None:
+    said = tool(raise_cpu(history("container_apps", 0.5, memory=memory, service="shop"))[0])[1]
+    assert (said["--name"], said["--cpu"], said["--memory"]) == ("shop", "1", asked)
 
 
 def test_fargates_memory_is_left_open_where_the_present_one_is_not_seen() -> None:
@@ -444,7 +459,7 @@ def test_no_rule_advises_what_another_platform_takes(environment: Environment, r
     scene = Scene(trust=NONE_COUNTS if cause == "hidden" else ALL_COUNT, environment=environment)
     judgement = BY_ID[rule].judge(scene.run(60, gap=0.08, cause=cause, limit=0.2 if cause == "quota" else None).history)
     assert isinstance(judgement, Present)
-    others = {"gcloud", "kubectl", "docker", "systemctl", "fly", "echo", "kn"} - TOOLS[environment]
+    others = {"gcloud", "az", "kubectl", "docker", "systemctl", "fly", "echo", "kn"} - TOOLS[environment]
     for change in judgement.advice.changes:
         assert change.split()[0] not in others, change
         assert "gen2" not in change

@@ -117,6 +117,10 @@ def test_without_cpu_flags_or_firmware_it_is_not_known(tmp_path: Path) -> None:
         ),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, ("kubernetes", None, None)),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "K_SERVICE": "knative"}, ("kubernetes", "knative", None)),
+        (
+            {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "CONTAINER_APP_NAME": "shop", "CONTAINER_APP_REVISION": "shop--7"},
+            ("container_apps", "shop", "shop--7"),
+        ),
         ({"K_SERVICE": ""}, ("none", None, None)),
         ({"ECS_CONTAINER_METADATA_URI_V4": "http://169.254.170.2/v4/x"}, ("ecs", None, None)),
         (
