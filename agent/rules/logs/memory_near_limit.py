@@ -154,7 +154,11 @@ def _what_grows(memory: Memory) -> list[Evidence]:
 def _who_holds_it(history: History, target: str) -> list[Evidence]:
     """What of it can be named by its owner: queues of logs, processes."""
     found = []
-    deep = max(_held(history, SPAN, target, queues.in_app), key=lambda q: (q.waiting_bytes or 0.0, q.entries or 0.0), default=None)
+    deep = max(
+        _held(history, SPAN, target, queues.in_app),
+        key=lambda q: (q.waiting_bytes or 0.0, q.entries or 0.0),
+        default=None,
+    )
     if deep is not None and (deep.waiting_bytes or deep.entries):
         size = words.megabytes(deep.waiting_bytes) if deep.waiting_bytes else f"{deep.entries:.0f} {deep.unit}"
         found.append(Evidence(f"{size} wait in {deep.name}", deep.waiting_bytes or deep.entries))

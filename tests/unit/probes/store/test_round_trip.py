@@ -111,9 +111,19 @@ def test_the_parts_sum_to_the_wall_time_and_none_is_negative(
         ("", None),
         (None, None),
     ],
-    ids=["counts", "has waited for nobody yet", "counts nothing", "counts no slices", "another form", "empty", "not there"],
+    ids=[
+        "counts",
+        "has waited for nobody yet",
+        "counts nothing",
+        "counts no slices",
+        "another form",
+        "empty",
+        "not there",
+    ],
 )
-def test_a_run_delay_that_is_not_counted_is_not_zero(tmp_path: Path, schedstat: str | None, seconds: float | None) -> None:
+def test_a_run_delay_that_is_not_counted_is_not_zero(
+    tmp_path: Path, schedstat: str | None, seconds: float | None
+) -> None:
     path = tmp_path / "schedstat"
     if schedstat is not None:
         path.write_text(schedstat)
