@@ -21,7 +21,8 @@ class Row(NamedTuple):
     ``labels``: the first that a series has names the queue, ``name`` stands where there is none; ``prefix`` goes before.
     ``only`` is a label and the value that it must have on a series that has it.  ``unit`` is what ``entries`` counts
     where that is not single entries.  ``from_first``: totals that come on the page with their first event; before it they
-    are zero where ``only``'s label says that the queue is one of logs.
+    are zero where ``only``'s label says that the queue is one of logs.  ``errors_lose``: an entry counts in ``errors`` once
+    it was tried to the end, so that where a queue holds it, and nobody before it is told, it is lost.
     """
 
     kind: str
@@ -35,6 +36,7 @@ class Row(NamedTuple):
     only: tuple[str, str] = ("", "")
     unit: str = ""
     from_first: tuple[str, ...] = ()
+    errors_lose: bool = False
 
 
 ROWS: tuple[Row, ...] = (
@@ -99,6 +101,7 @@ ROWS: tuple[Row, ...] = (
     # open-telemetry/opentelemetry-collector, exporter/exporterhelper/metadata.yaml and README.md (sizer, storage).  The
     # Prometheus exporter of some versions adds _total; the label data_type came in 0.110.  With another sizer than that of
     # requests both sizes count items or bytes, which the page does not say.  Counters come with their first event.
+    # exporter/exporterhelper/internal/base_exporter.go: who counts a failure stands before who tries again (retry_on_failure).
     Row(
         "opentelemetry-collector", "exporter", ("exporter",),
         {
@@ -110,6 +113,7 @@ ROWS: tuple[Row, ...] = (
         },
         "unknown", "memory unless sending_queue.storage is set, which the page does not say",
         only=("data_type", "logs"), unit="batches", from_first=("drained", "dropped", "errors"),
+        errors_lose=True,
     ),
     # grafana/loki, docs/sources/operations/observability.md.  Bytes encoded and neither sent nor given up are those of the
     # batch that is being tried; what waits before it stays in the files that it reads.

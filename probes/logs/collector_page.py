@@ -46,9 +46,7 @@ class CollectorPage:
                 if known.keys() < found.numbers.keys():
                     unseen = f"{row.kind} counts the bytes that come and those that go differently"
                 gauges = {field: value for field, value in known.items() if field not in TOTALS}
-                totals = {field: value for field, value in known.items() if field in TOTALS}
-                if row.from_first and row.only[0] in found.labels:
-                    totals = dict.fromkeys(row.from_first, 0.0) | totals
+                totals = _totals(row, found.labels, known)
                 unit = row.unit if "entries" in gauges else ""
                 queue = Queue(row.kind, self._backing(row, found.labels.get(row.medium_label, "")), gauges, unit)
                 found_queues.setdefault(
@@ -62,3 +60,13 @@ class CollectorPage:
         if row.medium == "unknown" and self._medium != "unknown":
             return Backing(self._medium, "logs.medium says so")
         return Backing(row.medium, row.because)
+
+
+def _totals(row: Row, labels: Mapping[str, str], known: Mapping[str, float]) -> dict[str, float]:
+    """What a queue counts since its collector began."""
+    totals = {field: value for field, value in known.items() if field in TOTALS}
+    if row.from_first and row.only[0] in labels:
+        totals = dict.fromkeys(row.from_first, 0.0) | totals
+    if row.errors_lose and "entries" in known and "errors" in totals:
+        totals["dropped"] = totals.get("dropped", 0.0) + totals["errors"]
+    return totals

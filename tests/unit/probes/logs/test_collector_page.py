@@ -119,7 +119,7 @@ def test_vector_by_its_new_names_which_go_first_with_the_kind_of_its_buffers() -
 
 def test_the_opentelemetry_collectors_queues_of_logs_and_no_others() -> None:
     assert told(COLLECTOR) == {
-        "otlp": {"entries": 990, "most_entries": 1000, "drained": 300, "errors": 6, "dropped": 5}
+        "otlp": {"entries": 990, "most_entries": 1000, "drained": 300, "errors": 6, "dropped": 11}
     }
     queues, _ = CollectorPage().queues(COLLECTOR)
     assert queues["otlp"].queue.unit == "batches"
@@ -129,6 +129,14 @@ def test_the_opentelemetry_collectors_queues_of_logs_and_no_others() -> None:
 def test_counters_that_come_with_their_first_event_are_zero_before_it() -> None:
     page = 'otelcol_exporter_queue_size{data_type="logs",exporter="otlp"} 4\n'
     assert told(page) == {"otlp": {"entries": 4, "drained": 0, "dropped": 0, "errors": 0}}
+
+
+def test_what_an_exporter_with_a_queue_gave_up_is_lost_though_the_queue_took_all() -> None:
+    queue = 'otelcol_exporter_queue_size{data_type="logs",exporter="otlp"} 4\n'
+    failed = 'otelcol_exporter_send_failed_log_records{exporter="otlp"} 6\n'
+    assert told(queue + failed)["otlp"]["dropped"] == 6
+    # without a queue the receiver is told, which may try again
+    assert told(failed) == {"otlp": {"errors": 6}}
 
 
 def test_a_collector_before_the_label_of_the_data_is_read_as_well() -> None:
