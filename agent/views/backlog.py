@@ -64,6 +64,10 @@ class Backlog:
     """Of the latest samples, as ``drain``."""
     drain: float | None
     dropped: float
+    tells_drops: bool
+    """Whether its source counts them: else ``dropped`` is 0.0 and says nothing."""
+    reached: float
+    """How full it was in the fullest sample, 0 to 1; 0.0 where it has no bound."""
     refused: float
     errors: float
     falling: float | None
@@ -174,12 +178,22 @@ def _queue(queue: str, source: str, readings: Sequence[BacklogReading], longer: 
         growth=slope([(r.taken, _of(r.entries, queue)) for r in readings]),
         growth_bytes=slope([(r.taken, _whole(r, queue)) for r in readings]),
         arrival=rate("arrived"), drain=rate("drained"),
-        dropped=sum(each("dropped")), refused=sum(each("refused")), errors=sum(each("errors")),
+        dropped=sum(each("dropped")), tells_drops=bool(each("dropped")), reached=_reached(queue, readings),
+        refused=sum(each("refused")), errors=sum(each("errors")),
         falling=falling, begun=begun,
         full=fulls, blocked=waits,
         full_share=mean("full_ratio", mean("full")), full_seconds=longest, full_ago=latest.taken - at, blocked_share=mean("blocked_ratio", sum(waits) / sum(fulls) if waits and sum(fulls) else None),
         seconds=latest.taken - readings[0].taken,
     )  # fmt: skip
+
+
+def _reached(queue: str, readings: Sequence[BacklogReading]) -> float:
+    pairs = [
+        (_of(used, queue), _of(most, queue))
+        for r in readings
+        for used, most in ((r.entries, r.most_entries), (r.waiting_bytes, r.most_bytes))
+    ]
+    return max((used / most for used, most in pairs if used is not None and most), default=0.0)
 
 
 def _falling(samples: Sequence[tuple[float, float | None, float | None]]) -> tuple[float | None, bool]:

@@ -21,8 +21,8 @@ class Row(NamedTuple):
     ``labels``: the first that a series has names the queue, ``name`` stands where there is none; ``prefix`` goes before.
     ``only`` is a label and the value that it must have on a series that has it.  ``unit`` is what ``entries`` counts
     where that is not single entries.  ``from_first``: totals that come on the page with their first event; before it they
-    are zero where ``only``'s label says that the queue is one of logs.  ``errors_lose``: an entry counts in ``errors`` once
-    it was tried to the end, so that where a queue holds it, and nobody before it is told, it is lost.
+    are zero where ``only``'s label says that the queue is one of logs, without an ``only`` where another total is there.
+    ``errors_lose``: an entry counts in ``errors`` once it was tried to the end, so that where a queue held it it is lost.
     """
 
     kind: str
@@ -97,6 +97,7 @@ ROWS: tuple[Row, ...] = (
             "dropped": "vector_buffer_discarded_events_total",
         },
         "unknown", "this Vector does not label its buffers with their buffer_type", medium_label="buffer_type",
+        from_first=("dropped",),
     ),
     # open-telemetry/opentelemetry-collector, exporter/exporterhelper/metadata.yaml and README.md (sizer, storage).  The
     # Prometheus exporter of some versions adds _total; the label data_type came in 0.110.  With another sizer than that of

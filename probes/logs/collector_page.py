@@ -65,7 +65,7 @@ class CollectorPage:
 def _totals(row: Row, labels: Mapping[str, str], known: Mapping[str, float]) -> dict[str, float]:
     """What a queue counts since its collector began."""
     totals = {field: value for field, value in known.items() if field in TOTALS}
-    if row.from_first and row.only[0] in labels:
+    if row.from_first and (row.only[0] in labels if row.only[0] else totals):
         totals = dict.fromkeys(row.from_first, 0.0) | totals
     if row.errors_lose and "entries" in known and "errors" in totals:
         totals["dropped"] = totals.get("dropped", 0.0) + totals["errors"]

@@ -131,6 +131,14 @@ def test_counters_that_come_with_their_first_event_are_zero_before_it() -> None:
     assert told(page) == {"otlp": {"entries": 4, "drained": 0, "dropped": 0, "errors": 0}}
 
 
+def test_a_buffer_of_vector_that_counts_has_dropped_nothing_before_it_says_so() -> None:
+    gauge = 'vector_buffer_size_events{buffer_id="out",component_id="out"} 9\n'
+    assert "dropped" not in told(gauge)["out"]
+    assert (
+        told(gauge + 'vector_buffer_sent_events_total{buffer_id="out",component_id="out"} 7\n')["out"]["dropped"] == 0
+    )
+
+
 def test_what_an_exporter_with_a_queue_gave_up_is_lost_though_the_queue_took_all() -> None:
     queue = 'otelcol_exporter_queue_size{data_type="logs",exporter="otlp"} 4\n'
     failed = 'otelcol_exporter_send_failed_log_records{exporter="otlp"} 6\n'
