@@ -56,7 +56,9 @@ def pass_for(login_file: Path | None, ca_file: Path | None) -> Pass:
             basic = base64.b64encode(login.encode("latin-1")).decode()
             authorization = f"Basic {basic}" if ":" in login else f"Bearer {login}"
         if ca_file is not None:
-            context = ssl.create_default_context(cafile=ca_file)
+            from probes.tls import verifying  # noqa: PLC0415 - brings asyncio
+
+            context = verifying(str(ca_file))
     except ssl.SSLError:
         raise Unreachable(f"--ca-file {ca_file}: holds no certificate in PEM form") from None
     except OSError as error:

@@ -21,6 +21,7 @@ from exporters.push.alerts import Alert, Place
 from exporters.push.outbox import Outbox
 from exporters.push.post import Answer, Client, Failed, Request
 from probes.kernel_files import read_text
+from probes.tls import verifying
 
 _log = logging.getLogger("stallscope.push")
 
@@ -92,7 +93,7 @@ class KubernetesOutput:
             raise Failed("KUBERNETES_SERVICE_HOST is not set: this is no pod")
         try:
             token = read_text(self._account / "token").strip()
-            self._tls = self._tls or ssl.create_default_context(cafile=os.fspath(self._account / "ca.crt"))
+            self._tls = self._tls or verifying(os.fspath(self._account / "ca.crt"))
         except (OSError, ValueError):
             raise Failed(
                 f"no token or authority in {self._account}: automountServiceAccountToken may be false"

@@ -21,6 +21,7 @@ from exporters.causes import Causes
 from exporters.exposition import Metric
 from exporters.push.outbox import Outbox
 from exporters.push.post import Answer, Client, Request
+from probes.tls import verifying
 
 _log = logging.getLogger("stallscope.push")
 
@@ -122,7 +123,7 @@ class OtlpOutput:
         tls: ssl.SSLContext | None = None
         try:
             if endpoint.url.startswith("https:"):
-                tls = ssl.create_default_context(cafile=endpoint.authorities_file or None)
+                tls = verifying(endpoint.authorities_file or None)
                 if endpoint.certificate_file:
                     tls.load_cert_chain(endpoint.certificate_file, endpoint.key_file or None)
         except (OSError, ValueError) as error:

@@ -21,7 +21,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from probes.gcp.one_thread import Busy, OneThread
 from probes.kernel_files import why
-from probes.tls import for_asyncio
+from probes.tls import for_asyncio, verifying
 
 #: Of an answer, so much is read; who answers more is not listened to.
 MOST_HEAD_BYTES, MOST_BODY_BYTES = 16_384, 4_096
@@ -93,7 +93,7 @@ class Client:
                 await writer.wait_closed()
 
     def _authorities(self) -> ssl.SSLContext:
-        self._tls = self._tls or ssl.create_default_context()
+        self._tls = self._tls or verifying()
         return self._tls
 
     async def _connect(

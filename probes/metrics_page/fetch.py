@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from probes.kernel_files import why
 from probes.reading import Code, Unseen
-from probes.tls import for_asyncio
+from probes.tls import for_asyncio, verifying
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -64,9 +64,7 @@ async def fetch(url: str) -> str:
 
 
 def _authorities() -> SSLContext:
-    import ssl  # noqa: PLC0415 - only for a page that is encrypted
-
-    return ssl.create_default_context()
+    return verifying()
 
 
 class Shared:
