@@ -686,13 +686,18 @@ function meetProcessor(processor) {
   });
 }
 
+/** Whether it calls what meetProcessor() listens to: releases without metrics of their own drop in silence. */
+const countsDrops = ({ _metrics: metrics }) => Boolean(metrics && typeof metrics.dropLogs === 'function');
+
 function otelRows(time) {
   const processors = living('otel').map(([processor]) => processor);
   if (!processors.length) return [];
   const held = processors.reduce((sum, { _finishedLogRecords: records }) => sum + records.length, 0);
   const since = Math.min(Infinity, ...processors.filter((each) => each._finishedLogRecords.length).map((each) => onClock(each._finishedLogRecords[0])));
   const most = processors.reduce((sum, { _maxQueueSize: size }) => sum + Number(size), 0);
-  return [{ ...byOtel.row(held, since, time), ...(most > 0 && { most_entries: most }) }];
+  const row = { ...byOtel.row(held, since, time), ...(most > 0 && { most_entries: most }) };
+  if (!row.dropped && !processors.every(countsDrops)) delete row.dropped; // a full queue drops, and nobody is told
+  return [row];
 }
 
 /** Logtail's log() answers when its batch was taken. */

@@ -189,6 +189,48 @@ def test_a_worker_of_pino_without_the_hook_is_said_and_never_cleared(packages: P
         )
 
 
+# ---- OpenTelemetry's batch processor
+
+#: As @opentelemetry/sdk-logs keeps its records, and what counts the dropped ones where it has metrics of its own.
+BATCHES = """
+class BatchLogRecordProcessor {
+  constructor() {
+    this._finishedLogRecords = [];
+    this._maxQueueSize = 5;
+    this._exporter = { export(records, done) { done({ code: 0 }); } };
+    if (METRICS) this._metrics = { dropLogs() {} };
+  }
+  onEmit(record) {
+    if (this._finishedLogRecords.length < this._maxQueueSize) this._finishedLogRecords.push(record);
+    else if (this._metrics) this._metrics.dropLogs(1);
+  }
+}
+module.exports = { BatchLogRecordProcessor };
+"""
+EMITS = """
+const { BatchLogRecordProcessor } = require('@opentelemetry/sdk-logs');
+const processor = new BatchLogRecordProcessor();
+const record = () => ({ hrTime: [Math.floor(Date.now() / 1000), 0] });
+processor.onEmit(record());
+processor._exporter.export([record()], () => {});
+setInterval(() => processor.onEmit(record()), 50);
+"""
+
+
+@pytest.mark.parametrize("metrics", ["true", "false"])
+def test_records_that_a_processor_drops_in_silence_are_not_told_to_be_none(
+    packages: Path, agent: Agent, tmp_path: Path, metrics: str
+) -> None:
+    library = tmp_path / "node_modules/@opentelemetry/sdk-logs/index.js"
+    library.parent.mkdir(parents=True)
+    library.write_text(BATCHES.replace("METRICS", metrics))
+    (tmp_path / "emits.js").write_text(EMITS)
+    with Program(["node", str(tmp_path / "emits.js")], surroundings(packages, agent.address)):
+        found = row(agent.first(lambda m: row(m, "otel-batch").get("entries") == 5, "a full queue"), "otel-batch")
+    assert (found["most_entries"], found["drained"], found["errors"]) == (5, 1, 0)
+    assert ("dropped" in found) is (metrics == "true")
+
+
 # ---- winston's transports
 
 
