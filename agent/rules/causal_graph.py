@@ -113,6 +113,8 @@ GRAPH = CausalGraph((
     Link(("waiting_for_database", "client_cpu_bound"), ("accept_queue_full",),
          "workers that wait for the database, or compute, accept nobody"),
     Link(("client_cpu_bound",), ("client_not_reading", "pool_saturated"), "a thread that computes reads no reply and gives no connection back"),
+    Link(("event_loop_blocked",), ("client_not_reading", "pool_saturated", "accept_queue_full"),
+         "a loop that is held reads no reply, gives no connection back and accepts nobody"),
     Link(("log_queue_in_memory",), ("memory_near_limit",), "what waits is memory", Case.LOGS_FILL),
     Link(("log_queue_in_memory",), ("log_delivery_late",), "what waits arrives late"),
     Link(("log_files_in_memory",), ("memory_near_limit",), "files on a file system in memory count against the limit", Case.FILES_FILL),

@@ -64,6 +64,17 @@ def test_a_small_cause_gives_way_to_the_next_that_is_large_enough() -> None:
     assert (of_effect.explained_by, of_effect.contributing) == ("large", ())
 
 
+@pytest.mark.parametrize("effect", ["client_not_reading", "pool_saturated", "accept_queue_full"])
+def test_a_loop_that_is_held_explains_what_it_leaves_undone(effect: str) -> None:
+    """A call that blocks in an asyncio app: its replies lie unread, its pool runs out and nobody is accepted."""
+    rules = (finding(effect, 0.9, "critical"), finding("event_loop_blocked", 0.9, "critical"))
+    first, second = report(Scene().run(30), *rules).findings
+    assert (first.rule, second.rule, second.explained_by) == ("event_loop_blocked", effect, "event_loop_blocked")
+    computes = report(Scene().run(30), *rules, finding("client_cpu_bound", 0.9, "critical")).findings
+    of_effect = next(f for f in computes if f.rule == effect)
+    assert of_effect.explained_by == "client_cpu_bound"
+
+
 def test_what_holds_a_group_beside_the_app_is_the_cause_of_nothing_in_it() -> None:
     def found(**known: Any) -> Present:
         return Present("warning", SURE, "the app", (), Advice("mend it"), **known)
