@@ -45,12 +45,6 @@ CONTROL = Threshold(
     "",
     "a write waits for the interpreter once or twice (docs/evidence/loggers-seen.md)",
 )
-TAKEN = Threshold(
-    "time in which the CPU is taken away, or as much as passed in slow calls, from which all of it may have fallen into these",
-    0.05,
-    "ratio",
-    "a client with 0.05 cores, stopped 6 % of the time, made three calls of 0.4 s a minute: each may be one stop",
-)
 LEAST = Threshold("seconds in which calls are timed, at least", 10.0, "seconds", "fewer are a moment")
 HALF = Threshold(
     "slow calls that last without the time in which the CPU is taken away, critical from",
@@ -108,7 +102,7 @@ def _handler(history: History, calls: Timed) -> Judgement:
     if withheld is None and woken is None:
         return Unknown(f"{told.text}; whether its CPU was taken away meanwhile is not known", "wait", Code.NOT_YET)
     taken = withheld or 0.0
-    left = max(0.0, 1 - (taken / min(1.0, share) if taken >= min(TAKEN.value, share) else taken))
+    left = max(0.0, 1 - taken / min(1.0, share))  # all of it may have fallen into these calls
     if not _harms(share * left, slow, long * left) or long * left < CONTROL.value * (woken or 0.0):
         others = f"; the CPU was taken away {taken:.0%} of the time, and who only waits was woken {duration(woken or 0.0)} late"
         return Unknown(told.text + others, "give the app the CPU first; then judge its log calls", Code.CANNOT_COUNT)
@@ -158,7 +152,7 @@ RULE = Rule(
     meaning="A log handler waits before it returns - for a server, a disk or a lock - and with it whoever logs: a request, or the event loop.",
     disproof="py-spy dump --pid PID shows no thread within the handler's emit(); with the handler removed the app is as slow",
     needs=(InAppReading,),
-    thresholds=(SLOW, SHARE, LONG, TIMES, CONTROL, TAKEN, LEAST, HALF, queues.WITHHELD),
+    thresholds=(SLOW, SHARE, LONG, TIMES, CONTROL, LEAST, HALF, queues.WITHHELD),
     confidences=(SURE,),
     span_seconds=SPAN,
     judge=_judge,

@@ -76,6 +76,13 @@ def test_look_alike_long_calls_of_a_limit_that_is_no_more() -> None:
     )
 
 
+def test_look_alike_long_calls_that_last_hardly_longer_than_the_cpu_was_gone() -> None:
+    """A client with 0.05 cores that hardly used them: stopped 1.2 % of the minute, and 1.3 % of it passed in three calls."""
+    calls = (500.0, 0.28, 0.9, 0.25, 0.6)
+    assert isinstance(judge(minute(calls=calls)), Present)
+    assert isinstance(judge(minute(calls=calls, gap=0.05, freed=1)), Unknown)
+
+
 def test_look_alike_an_app_under_a_limit_that_does_little_but_log() -> None:
     """A guest of the lab: all that is taken away may have fallen into calls that need the CPU themselves."""
     calls = (55.0, 3.15, 55.0, 3.15, 0.3)
